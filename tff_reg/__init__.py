@@ -6,12 +6,12 @@
     result.plot()
 
 `tff_reg.compare(["fedavg", "fedalign"], seeds=2)` compares methods under one protocol.
-The sub-packages have the parts: `analysis`, `data`, `experiment`, `methods`, `models`,
+Sub-packages and modules: `analysis`, `data`, `experiment`, `methods`, `models`,
 `runtime`, `tasks`, `testing`, `training`.
 
-Importing this package loads neither TensorFlow nor TensorFlow Federated; the
-sub-packages that need them load them at first use (see `tff_reg.lazy`), without the
-messages of TensorFlow's start (see `tff_reg.quiet`).
+Importing this package loads neither TensorFlow nor TensorFlow Federated: they are
+loaded at first use (see `tff_reg.lazy`), without TensorFlow's start-up messages (see
+`tff_reg.quiet`).
 """
 
 from typing import TYPE_CHECKING
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from tff_reg import kernels, lazy, quiet, seam
 
 __version__ = "0.2.0"
-# Where this is public, https://github.com/OWNER/NAME; empty until it is. The site, the
-# notebooks, pyproject.toml and CITATION.cff name it only then; tests hold them to it.
+# The public address, https://github.com/OWNER/NAME; empty while there is none. Only if
+# it is set, the site, notebooks, pyproject.toml and CITATION.cff name it; tests check.
 REPOSITORY = ""
 
-# Before TensorFlow and TFF are imported, whoever does.
+# Must run before anything imports TensorFlow or TFF.
 kernels.choose()
 quiet.silence_at_import()
 seam.install()

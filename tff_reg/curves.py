@@ -1,4 +1,4 @@
-"""Pictures of accuracies by round: the curves of a run, or of several methods."""
+"""Figures of accuracy by round: the curves of a run, or of several methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_text, mpl_ticker
 
 _INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS = "Communication round"
-# Okabe and Ito's colours, which all kinds of colour vision tell apart, without their
+# Okabe and Ito's colours, distinguishable with every kind of colour vision, without the
 # yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
 _COLORS = (
     "#0072b2",
@@ -26,10 +26,10 @@ _COLORS = (
     "#e69f00",
     "#56b4e9",
 )
-# When the colours are used up, they come again with the next kind of line.
+# Once all colours are used, they repeat with the next line style.
 _DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
 _LABEL_SIZE = 11.0
-# Of a note: characters in a line, and how many lines there is room for.
+# The note below the axes: characters per line, and the largest number of lines.
 _NOTE_WIDTH, _NOTE_LINES = 150, 8
 _POINTS_PER_INCH = 72
 
@@ -39,10 +39,10 @@ class Curve:
     """The accuracy curve of one model or method.
 
     Attributes:
-      name: Its name in the picture.
-      rounds: Round numbers, or what else is across, ascending; at least one.
-      mean: A share (0 to 1) for each of them.
-      deviation: Half the width of the band there, a share; empty for no band.
+      name: Name in the figure.
+      rounds: Round numbers, or other horizontal values, ascending; at least one.
+      mean: Accuracy (0 to 1) for each of `rounds`.
+      deviation: Half the width of the band (0 to 1) for each; empty for no band.
     """
 
     name: str
@@ -58,7 +58,7 @@ def write_curves(
     pdf: bool = False,
     **options: Any,
 ) -> None:
-    """Draws curves and writes the picture; other arguments as of `draw_curves`.
+    """Draws curves and writes the figure; `options` are arguments of `draw_curves`.
 
     The file is a PNG of 1440 x 900 pixels; `pdf` also writes a PDF beside it.
     """
@@ -123,9 +123,9 @@ def write_panels(
     across: str = ROUNDS,
     has_points: bool = False,
 ) -> None:
-    """Draws curves in panels by name, one or two side by side, and writes a PNG.
+    """Draws curves in one panel per name, two side by side, and writes a PNG.
 
-    `across` is what the horizontal axes show, `has_points` whether points are marked.
+    `across` is the label of the horizontal axes; `has_points` marks every value.
     """
     if len(panels) == 1 and not has_points:
         ((name, drawn),) = panels.items()
@@ -158,7 +158,7 @@ def write_panels(
 
 
 def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[float]:
-    """Draws curves with bands; returns what the axes must show, in percent."""
+    """Draws curves with bands; returns the bounds of the bands, in percent."""
     bounds: list[float] = []
     for index, curve in enumerate(curves):
         mean = [100 * value for value in curve.mean]
@@ -192,12 +192,12 @@ def _make_room(axes: Any, bounds: Sequence[float]) -> None:
 
 
 def color_of(index: int) -> str:
-    """The colour of the curve of that number, from 0."""
+    """Returns the colour of a curve by its index."""
     return _COLORS[index % len(_COLORS)]
 
 
 def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
-    """Writes names beside the right edge, none upon another, and makes room."""
+    """Writes the curves' names beside the right edge without overlap; makes room."""
     figure = axes.figure
     height = axes.get_position().height * figure.get_figheight() * _POINTS_PER_INCH
     size = min(_LABEL_SIZE, height / (1.3 * len(curves)))
@@ -228,9 +228,9 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
                 },
             )
         )
-    # The label that reaches furthest decides how wide the axes may be.
+    # The widest label decides how wide the axes may be.
     renderer = figure.canvas.get_renderer()
-    # The text's own extent; an annotation's includes the line that leads to it.
+    # The extent of the text alone: an annotation's includes its leader line.
     widest = max(
         mpl_text.Text.get_window_extent(label, renderer).width for label in labels
     )
@@ -240,20 +240,20 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, that keep a distance.
+    """Returns the nearest places to wanted ones that keep a distance from each other.
 
     Args:
-      wanted: Where each would like to be.
-      gap: The least distance of two; `(len(wanted) - 1) * gap` at most `high - low`.
-      low: The least place.
-      high: The greatest place.
+      wanted: The wanted places.
+      gap: Minimum distance of two; `(len(wanted) - 1) * gap` is at most `high - low`.
+      low: Lower bound of the places.
+      high: Upper bound of the places.
 
     Returns:
-      The places with the least sum of squared distances to the wanted ones.
+      The places, ranked as `wanted`, with the least sum of squared distances to it.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    # Without the gaps it is the nearest ascending sequence: neighbours in the wrong
-    # order are pooled at their mean.
+    # Isotonic regression after subtracting the gaps: neighbours in the wrong order are
+    # pooled at their mean.
     pools: list[list[float]] = []
     for rank, index in enumerate(order):
         pools.append([wanted[index] - rank * gap])
@@ -273,18 +273,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def new_axes() -> Any:
-    """Axes on a figure of 1440 x 900 pixels."""
+    """Returns axes on a new figure of 1440 x 900 pixels."""
     return new_figure().add_subplot()
 
 
 def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
-    """A figure without axes; the size is in inches, with 150 pixels an inch.
+    """Returns a figure without axes; its size is in inches, at 150 pixels per inch.
 
-    By the object-oriented interface: no pyplot, so no window system, no global state.
+    Uses the object-oriented interface, not pyplot: no window system, no global state.
     """
     figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)
-    # Notebooks know figures of pyplot only; any other object they ask for this.
+    # Notebooks display pyplot's figures; of any other object they call this function.
     vars(figure)["_repr_png_"] = functools.partial(as_png, figure)
     return figure
 
@@ -305,9 +305,9 @@ def style(
     subtitle: str,
     across: str = ROUNDS,
 ) -> None:
-    """Gives axes from `new_axes` their limits, labels, grid and titles.
+    """Sets the limits, labels, grid and titles of axes.
 
-    Shown are the `values`, in percent, of the `rounds` or what else is `across`.
+    Limits follow from `rounds` and `values` (percent); `across` is the rounds' label.
     """
     first, final = min(rounds), max(rounds)
     margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
@@ -335,14 +335,14 @@ def style(
 
 
 def save(axes: Any, path: files.PathLike, *, pdf: bool = False) -> None:
-    """Writes the figure of the axes as a PNG, and as a PDF beside it if asked for.
+    """Writes the figure of the axes as a PNG, and with `pdf` also as a PDF.
 
     Equal figures give equal bytes.
     """
     figure = axes.figure
     files.write_bytes(path, as_png(figure))
     if pdf:
-        # Fonts as outlines that journals accept and editors can search.
+        # TrueType fonts, which journals accept and whose text can be searched.
         with matplotlib.rc_context({"pdf.fonttype": 42}):
             buffer = io.BytesIO()
             figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})

@@ -1,8 +1,8 @@
-"""Writing files so that a crash at any moment leaves the old one or the new one.
+"""Atomic file writes: a crash at any moment leaves the old file or the new one.
 
-Every file of a run's directory is written beside its final name, flushed to the
-disk and renamed. What a killed process leaves behind are names that begin with
-`TEMPORARY_PREFIX`, and nothing ever reads those.
+Every file of a run's directory is written under a temporary name, flushed to the
+disk and renamed. A killed process leaves only files whose names begin with
+`TEMPORARY_PREFIX`, which are never read.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class DamagedError(ValueError):
-    """Raised when a file is not as it should be; names the file and the reason."""
+    """Raised when a file is missing or damaged; names the file and the reason."""
 
 
 def check_writable(path: PathLike, setting: str) -> None:
-    """Checks that a file or a directory can be written where it is to be; makes none.
+    """Checks that a file or a directory could be written at `path`; creates nothing.
 
     Raises:
-      SettingError: If it cannot.
+      SettingError: If it could not.
     """
     try:
-        # Which fails where the folder that this process is in has been deleted.
+        # Fails if the working directory of this process has been deleted.
         whole = pathlib.Path(path).absolute()
         folder = next(each for each in (whole, *whole.parents) if each.is_dir())
         with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX):
@@ -48,7 +48,7 @@ def check_writable(path: PathLike, setting: str) -> None:
 
 
 def check_place(path: PathLike, setting: str) -> None:
-    """Checks the same for a new entry of a directory that must exist.
+    """Checks that `path` could be written to its directory, which must exist.
 
     Raises:
       SettingError: If there is no such directory, or nothing can be written to it.
@@ -59,7 +59,7 @@ def check_place(path: PathLike, setting: str) -> None:
 
 
 def make_directory(path: PathLike, setting: str) -> pathlib.Path:
-    """Makes a directory that can be written to, and those above it, if need be.
+    """Makes a directory and its parents if missing; checks that it is writable.
 
     Raises:
       SettingError: If it cannot be made or written to.
@@ -97,18 +97,18 @@ def sync_tree(directory: PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike, is_waited_for: bool = True) -> Iterator[pathlib.Path]:
-    """A path to write a file or a directory to, which becomes `path` on success.
+    """Yields a temporary path for a file or a directory; renames it on success.
 
     Args:
       path: The final name. A file there is replaced; a directory must not exist.
-      is_waited_for: Whether it is on the disk then; if not, call `sync` later.
+      is_waited_for: Whether to flush it to the disk; if not, call `sync` later.
 
     Yields:
       A path that does not exist yet, in the same directory. When the block raises,
       what was written there is deleted and `path` stays as it was.
 
     Raises:
-      OSError: If it cannot be written; names `path` where the system's names nothing.
+      OSError: If it cannot be written; names `path` if the system's error has no name.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
@@ -141,10 +141,10 @@ def write_text(path: PathLike, content: str) -> None:
 
 
 def read_json(path: PathLike) -> dict[str, Any]:
-    """Reads an object of JSON.
+    """Reads a JSON object.
 
     Raises:
-      DamagedError: If the file is missing, damaged or something else.
+      DamagedError: If the file is missing, damaged or no JSON object.
     """
     try:
         found = json.loads(pathlib.Path(path).read_text("utf-8"))
@@ -158,8 +158,8 @@ def read_json(path: PathLike) -> dict[str, Any]:
 def npz(arrays: Mapping[str, Any]) -> bytes:
     """Returns the bytes of an `.npz` file; the same arrays give the same bytes.
 
-    Not written to the file by NumPy: where the disk is full it says so a second time
-    when its own object is deleted, past any handler.
+    NumPy does not write the file itself: on a full disk, the deletion of its file
+    object prints a second error, which cannot be caught.
     """
     content = io.BytesIO()
     np.savez(content, **arrays)
@@ -169,20 +169,20 @@ def npz(arrays: Mapping[str, Any]) -> bytes:
 def read_npz(
     path: PathLike, is_wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, np.ndarray]:
-    """Reads arrays of an `.npz` file, without pickles, and checks their sums.
+    """Reads arrays of an `.npz` file, without pickles, and verifies their checksums.
 
     Args:
       path: The file.
-      is_wanted: Which of its arrays, by name.
+      is_wanted: Function from an array's name to whether to read it.
 
     Raises:
-      DamagedError: If it is missing, damaged or something else.
+      DamagedError: If it is missing, damaged or no `.npz` file of plain arrays.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files if is_wanted(name)}
-    # What NumPy and zipfile say of damaged files: almost anything, and a MemoryError
-    # where a header claims any size.
+    # NumPy and zipfile raise almost any exception for damaged files, and a MemoryError
+    # if a header claims a huge array.
     except Exception as error:  # pylint: disable=broad-except
         raise DamagedError(
             f"{path} is no .npz file of plain arrays that can be read ({error})."
@@ -190,10 +190,10 @@ def read_npz(
 
 
 def check_npz(path: PathLike) -> None:
-    """Checks the sums of all arrays of an `.npz` file; NumPy is not loaded.
+    """Verifies the checksums of all arrays of an `.npz` file without loading NumPy.
 
     Raises:
-      DamagedError: If it is missing, damaged or something else.
+      DamagedError: If it is missing, damaged or no `.npz` file.
     """
     try:
         with zipfile.ZipFile(path) as stored:
@@ -205,7 +205,7 @@ def check_npz(path: PathLike) -> None:
 
 
 def delete(path: PathLike) -> None:
-    """Deletes a file or a directory with all it holds; nothing there is fine."""
+    """Deletes a file, or a directory with its contents, if it exists."""
     path = pathlib.Path(path)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -214,7 +214,7 @@ def delete(path: PathLike) -> None:
 
 
 def delete_directory_at_once(directory: PathLike) -> None:
-    """Deletes a directory so that no crash leaves half of it under its name."""
+    """Renames a directory, then deletes it: no crash leaves half of it by its name."""
     directory = pathlib.Path(directory)
     doomed = directory.with_name(
         f"{TEMPORARY_PREFIX}{os.getpid()}-deleted-{directory.name}"
@@ -231,7 +231,7 @@ def delete_leftovers(directory: PathLike) -> None:
 
 
 def sha256(path: PathLike) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file's bytes in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

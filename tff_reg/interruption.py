@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM: stop at once, say so, leave nothing behind.
+"""Ctrl-C and SIGTERM: the process prints a message, cleans up and ends at once.
 
-A round may be deep in TensorFlow for a minute, where Python's own handlers do not
-run. So the signal is written to a pipe by the interpreter's C code, and a thread that
-waits there ends the process. That is safe at any moment, because whatever a run
-writes is written so that it survives `kill -9`.
+A round may spend a minute inside TensorFlow, where Python's signal handlers do not
+run. So the interpreter's C code writes the signal to a pipe, and a thread that reads
+the pipe ends the process. This is safe at any moment, because the files of a run
+survive even `kill -9`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PATIENCE_SECONDS = 3.0
 
 
 class Interruption:
-    """The message and the actions when a command is stopped.
+    """The message and the clean-up for a signal that stops a command.
 
-    It is heeded once `take_over` was called. Where a command is called as a function,
-    nobody does: the signals are the caller's.
+    It takes effect once `take_over` is called. A command that runs as a function does
+    not call it, and leaves signals to its caller.
     """
 
     def __init__(self):
@@ -36,32 +36,32 @@ class Interruption:
     def take_over(self) -> None:
         """Ends the process on SIGINT (exit code 130) and SIGTERM (143) from now on.
 
-        To be called in the main thread.
+        Call it in the main thread.
         """
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in _NAMES:
-            # Something must be installed for the pipe to be written to; and whatever
-            # the parent ignored, `kill -INT` is meant.
+            # Python writes to the pipe only if a signal has a handler; and a signal
+            # that the parent process ignored must stop this one.
             signal.signal(number, lambda signum, frame: None)
         threading.Thread(
             target=self._wait, args=[read], name="interruption", daemon=True
         ).start()
 
     def say(self, message: Callable[[], str]) -> None:
-        """Sets the message after "Interrupted: "."""
+        """Sets the function that returns the message after "Interrupted: "."""
         self._message = message
 
     def before_exit(self, cleanup: Callable[[], None]) -> None:
-        """Adds something to call before the process ends, last added first."""
+        """Adds a function to call before the process ends; the last one runs first."""
         self._cleanups.append(cleanup)
 
     def _wait(self, read: int) -> None:
         number = 0
         while number not in _NAMES:
             number = os.read(read, 1)[0]
-        # Should something here wait for what the main thread holds, end all the same.
+        # Ends even if a clean-up waits for a lock that the main thread holds.
         deadline = threading.Timer(_PATIENCE_SECONDS, _end, [128 + number])
         deadline.daemon = True
         deadline.start()
@@ -77,8 +77,8 @@ class Interruption:
 
 
 def _end(status: int) -> NoReturn:
-    """Ends the process at once; its temporary folder is deleted."""
-    # The main thread may miss its files yet: nobody wants to hear of that.
+    """Deletes the temporary folder and ends the process at once."""
+    # Hides errors of the main thread, whose temporary files are deleted now.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

@@ -1,9 +1,9 @@
 """TensorFlow, TensorFlow Federated, NumPy and others, imported at first use.
 
 `import tensorflow_federated` takes about ten seconds, so a mistyped flag must not wait
-for it, and `--help` answers before anything is installed. Modules of this package take
+for it, and `--help` works before anything is installed. Modules of this package import
 `tf` and `tff` from here, so that their names, settings and documentation can be read
-without TensorFlow. The first attribute that is looked up imports the module:
+without TensorFlow. The first look-up of an attribute imports the module:
 
 >>> from tff_reg.lazy import np
 >>> int(np.add(1, 2))
@@ -24,7 +24,7 @@ from tff_reg import seam
 
 
 class _LazyModule(types.ModuleType):
-    """Stands for a module until one of its attributes is asked for."""
+    """Placeholder for a module, which is imported when an attribute is looked up."""
 
     def _load(self) -> types.ModuleType:
         return importlib.import_module(self.__name__)
@@ -42,7 +42,7 @@ class _LazyModule(types.ModuleType):
 
 
 class _Keras(_LazyModule):
-    """Stands for Keras 2, even if `tf.keras` is Keras 3."""
+    """Placeholder for Keras 2, even if `tf.keras` is Keras 3."""
 
     def _load(self) -> types.ModuleType:
         return seam.keras()
@@ -85,9 +85,9 @@ else:
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     keras = _Keras("keras")
-    # The Keras that TensorFlow has: 3 from 2.16 on.
+    # TensorFlow's Keras: Keras 3 from TensorFlow 2.16 on.
     todays_keras = _LazyModule("keras")
-    # TensorFlow's inside, where it has no public function.
+    # TensorFlow's internals, where it has no public function.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")
     tfds = _LazyModule("tensorflow_datasets")
@@ -102,7 +102,7 @@ else:
     sphinx_build = _LazyModule("sphinx.cmd.build")
     requests = _LazyModule("requests")
     pil_image = _LazyModule("PIL.Image")
-    # Used only where they are installed.
+    # Optional packages.
     pandas = _LazyModule("pandas")
     ipython_display = _LazyModule("IPython.display")
     matplotlib = _LazyModule("matplotlib")
@@ -112,18 +112,18 @@ else:
     mpl_patches = _LazyModule("matplotlib.patches")
     mpl_text = _LazyModule("matplotlib.text")
     mpl_ticker = _LazyModule("matplotlib.ticker")
-    # absl's.
+    # Modules of absl.
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")
 
 
 def module(name: str) -> Any:
-    """A module of ours whose import needs TensorFlow or Ray.
+    """Returns a placeholder for a module of `tff_reg` that needs TensorFlow or Ray.
 
     An attribute set on the returned object, as tests do, is not set on the module.
 
     Args:
-      name: The whole name, such as "tff_reg.runtime.native".
+      name: The full name, such as "tff_reg.runtime.native".
 
     Returns:
       An object that imports the module when one of its attributes is looked up.
@@ -131,20 +131,20 @@ def module(name: str) -> Any:
     return _LazyModule(name)
 
 
-# It imports rooms that need it, so no room may import it at once.
+# `tff_reg.tasks` imports packages that use it: a direct import would be circular.
 tasks = module("tff_reg.tasks")
 
 
 def moved(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Makes the `__getattr__` of a package some of whose names have moved.
+    """Makes the `__getattr__` of a package for names that have moved.
 
     Args:
       package: The package's `__name__`.
-      names: By an old name the whole name of the module that it is now, or the end of
-        a sentence that says what to use in its place.
+      names: For each old name the full name of the module that replaces it, or the end
+        of a sentence that says what to use instead.
 
     Returns:
-      A function of a name that imports the module with a DeprecationWarning, or raises
+      A function that imports the module of a name with a DeprecationWarning, or raises
       an AttributeError with the sentence.
     """
 
@@ -167,18 +167,18 @@ def moved(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 def exports(
     package: str, file: str, old: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Makes a package offer names of its modules without importing these at once.
+    """Exports names of a package's modules, which are imported at first use.
 
     The names are those that the package imports `if TYPE_CHECKING`, so that type
-    checkers see what is offered.
+    checkers see them.
 
     Args:
       package: The package's `__name__`.
       file: Its `__file__`.
-      old: As the `names` of `moved`.
+      old: As `names` of `moved`.
 
     Returns:
-      The package's `__getattr__`, `__dir__` and `__all__`, without modules.
+      The package's `__getattr__`, `__dir__` and `__all__`; `__all__` has no modules.
     """
     source = pathlib.Path(file).read_text("utf-8")
     blocks = [each for each in ast.parse(source).body if isinstance(each, ast.If)]

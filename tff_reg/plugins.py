@@ -1,8 +1,8 @@
-"""Methods, tasks and models of other people: entry points, and files named by a flag.
+"""Third-party methods, tasks and models: entry points, and files named by a flag.
 
 An installed package offers them by entry points in the groups `tff_reg.methods`,
 `tff_reg.tasks` and `tff_reg.models`. A package is imported when one of its names is
-asked for, and not before.
+first used.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _MODULE = "tff_reg_plugin_"
 
 
 class PluginError(ValueError):
-    """Somebody else's code cannot be used; the message says whose, and why."""
+    """Raised when third-party code cannot be used; the message says which, and why."""
 
 
 @functools.cache
 def entry_points(
     group: str, taken: tuple[str, ...]
 ) -> Mapping[str, metadata.EntryPoint]:
-    """The entry points of a group by name, in the order of their names.
+    """Returns the entry points of a group by name, sorted by name.
 
-    One whose name is not allowed or already taken is left out with a warning.
+    Those with a forbidden or taken name are left out with a warning.
 
     Args:
       group: The group.
-      taken: Names that are ours.
+      taken: Names that `tff_reg` itself uses.
 
     Returns:
       The entry points; none is loaded.
     """
-    # A package that is found in two folders is there twice.
+    # A package that is found in two folders is listed twice.
     points = {(p.name, p.value): p for p in metadata.entry_points(group=group)}
     found: dict[str, metadata.EntryPoint] = {}
     for _, point in sorted(points.items()):
@@ -69,16 +69,16 @@ def load(
 
     Args:
       group: Its group.
-      taken: Names that are ours.
+      taken: Names that `tff_reg` itself uses.
       name: Its name.
-      check: Function from the value to a description of what is allowed; empty if the
-        value is.
+      check: Function that returns an empty text for an allowed value, else what the
+        value must be.
 
     Returns:
       The value; None if there is no entry point of the name.
 
     Raises:
-      PluginError: If it cannot be imported, or is something else.
+      PluginError: If it cannot be imported, or is not allowed.
     """
     point = entry_points(group, taken).get(name)
     if point is None:
@@ -88,7 +88,7 @@ def load(
     except (
         Exception,
         SystemExit,
-    ) as error:  # Somebody else's module may raise anything.
+    ) as error:  # A third-party module may raise anything.
         why = _why(error)
         raise PluginError(f"{_where(point, group)} cannot be loaded: {why}.") from error
     if must := check(value):
@@ -120,7 +120,7 @@ def load_file(path: str) -> ModuleType:
     file = pathlib.Path(path).resolve()
     if not file.is_file() or file.suffix != ".py":
         raise PluginError("there is no such Python file.")
-    # Of other contents it is another module, in one Python process, too.
+    # A file that has changed is another module, even within one Python process.
     digest = hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()
     name = f"{_MODULE}{file.stem}_{digest[:8]}"
     if name in sys.modules:
@@ -139,14 +139,14 @@ def load_file(path: str) -> ModuleType:
 
 
 def origin(value: Any) -> Optional[dict[str, Any]]:
-    """Returns the origin of another package's class, function or module.
+    """Returns the package and source digest of a class, function or module.
 
     Args:
       value: The class, function or module.
 
     Returns:
-      `distribution` and `version` of its package (None for a file by itself), and the
-      `sha256` of its source file; None for tff_reg's own.
+      `distribution` and `version` of its package (None for a single file), and the
+      `sha256` of its source file; None for tff_reg's own, or without a source file.
     """
     module = module_of(value)
     top = module.__name__.partition(".")[0]
@@ -162,12 +162,12 @@ def origin(value: Any) -> Optional[dict[str, Any]]:
 
 
 def module_of(value: Any) -> ModuleType:
-    """The module that a class or function is defined in; a module itself."""
+    """Returns the module that defines a class or function, or the module itself."""
     return sys.modules[getattr(value, "__module__", None) or value.__name__]
 
 
 def members(module: ModuleType, is_wanted: Callable[[Any], bool]) -> Iterable[Any]:
-    """Returns the classes that a file defines itself, in its order."""
+    """Returns the wanted values that a module defines itself, in their order."""
     return [
         value
         for value in vars(module).values()

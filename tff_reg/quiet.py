@@ -1,4 +1,4 @@
-"""Silences what TensorFlow, TFF and gRPC print when they start.
+"""Silences the start-up messages of TensorFlow, TFF and gRPC.
 
 These are about 40 lines for an import and a round: missing CUDA drivers, CPU features,
 plug-ins registered twice, the libraries' use of deprecated functions. Some come from
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-# What is set unless the user has set it. Child processes (TFF's C++ worker) inherit it.
+# Variables, unless set by the user. Child processes (TFF's C++ worker) inherit them.
 #
 # TF_CPP_MIN_LOG_LEVEL: 3 leaves fatal messages only. 2 would leave three lines at error
 # level about cuDNN, cuFFT and cuBLAS factories registered twice, which TensorFlow 2.14
@@ -30,21 +30,21 @@ from typing import Any
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 _VERBOSE = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "INFO"}
 
-# Beginnings of warnings that our libraries raise about each other.
+# Beginnings of warnings that the libraries raise about each other.
 _WARNINGS = (
     "pkg_resources is deprecated",
     "Deprecated call to `pkg_resources",
 )
 
 
-# TensorFlow 2.21 writes these to stderr during its import, before it reads the above.
+# TensorFlow 2.21 writes these to stderr on import, before it reads the variables.
 _REMARK = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} ")
 
 
 def silence_at_import() -> None:
-    """Lets TensorFlow start silently, unless `silence` is called before it does.
+    """Makes the import of TensorFlow call `silence`, unless it was called before.
 
-    Nothing changes before TensorFlow is imported, and nothing at all for a user who has
+    Nothing changes before TensorFlow is imported, and nothing at all if the user has
     set TF_CPP_MIN_LOG_LEVEL to 0.
     """
     if "tensorflow" not in sys.modules:
@@ -52,7 +52,7 @@ def silence_at_import() -> None:
 
 
 def silence(verbose: bool = False) -> None:
-    """Silences the messages of the start, or lets all of them through.
+    """Silences the start-up messages, or lets all of them through.
 
     Call it before TensorFlow is imported; afterwards it has little effect.
     Environment variables that the user has set are left as they are.
@@ -78,17 +78,17 @@ def silence(verbose: bool = False) -> None:
 
 
 def _is_about_something_used(record: logging.LogRecord) -> bool:
-    """Whether a record is not TensorFlow's "Object was never used".
+    """Returns False for TensorFlow's "Object was never used", and True otherwise.
 
-    TensorFlow says it of every assertion in the graphs of TFF's secure aggregation.
+    TensorFlow logs it for every assertion in the graphs of TFF's secure aggregation.
     """
     return "Object was never used" not in str(record.msg)
 
 
 class _TensorFlowFinder:
-    """Finds TensorFlow, once, with a loader that drops its remarks.
+    """Import finder for TensorFlow, used once; its loader drops TensorFlow's remarks.
 
-    With `decide`, nobody has called `silence` yet: it is called as TensorFlow is found.
+    With `decide`, `silence` has not been called yet: the finder calls it.
     """
 
     def __init__(self, decide: bool = False):
@@ -111,7 +111,7 @@ class _TensorFlowFinder:
 
 
 class _Loader(importlib.abc.Loader):
-    """Wraps a loader; drops remarks while its module is executed."""
+    """Wrapper of a loader that drops remarks while the module is executed."""
 
     def __init__(self, loader):
         self._loader = loader
@@ -129,18 +129,18 @@ class _Loader(importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _without_remarks() -> Iterator[None]:
-    """Drops TensorFlow's remarks from what C++ writes to the standard error.
+    """Drops TensorFlow's remarks from C++'s output to the standard error.
 
-    Python's own lines go through at once, because Ctrl-C may end the process here.
+    Python's own output goes through at once, because Ctrl-C may end the process here.
     """
     try:
         kept = os.dup(2)
-    except OSError:  # There is none.
+    except OSError:  # There is no standard error.
         yield
         return
     stderr = sys.stderr
     with tempfile.TemporaryFile() as file:
-        # It stays open: absl keeps the stream that it finds.
+        # The stream stays open: absl keeps a reference to it.
         sys.stderr = os.fdopen(kept, "w", buffering=1, errors="backslashreplace")
         os.dup2(file.fileno(), 2)
         try:

@@ -1,9 +1,9 @@
-"""A folder for what this process and the libraries below us write for themselves.
+"""A temporary folder for the internal files of this process and its libraries.
 
 TensorFlow's AutoGraph writes a temporary file for each function that it translates, and
-Python the bytecode into a folder beside it, which nobody removes: hundreds of files a
-run. Keras writes its settings to the user's home, and takes them from there, so that
-results would depend on it. Standard library only.
+Python writes the bytecode to a folder beside it, which is never removed: hundreds of
+files per run. Keras writes its settings to the user's home and reads them there, so
+results would depend on them. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _pid: Optional[int] = None
 
 
 def use_own_folder() -> None:
-    """Lets temporary files, and Keras's, be in a folder that goes with the process.
+    """Puts temporary files and Keras's settings in a folder removed with the process.
 
-    To be called once, before TensorFlow is imported. `kill -9` leaves the folder, which
-    the next process removes. Where the user has set KERAS_HOME, that stays.
+    Call it once, before TensorFlow is imported. `kill -9` leaves the folder, which the
+    next process removes. A KERAS_HOME that the user has set stays.
     """
     global _folder, _pid
     _remove_those_of_the_dead()
     _folder = tempfile.mkdtemp(prefix=_PREFIX)
     _pid = os.getpid()
-    # Locked before it has its name. The system lets go of it with the process.
+    # Locked before it gets its name. The system releases the lock with the process.
     lock = os.path.join(_folder, _LOCK)
     with contextlib.suppress(OSError):
         fcntl.flock(os.open(f"{lock}-", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
@@ -43,7 +43,7 @@ def use_own_folder() -> None:
 
 
 def folder() -> Optional[str]:
-    """The folder, if there is one."""
+    """Returns the folder; None if there is none."""
     return _folder
 
 
@@ -54,9 +54,9 @@ def remove() -> None:
 
 
 def _remove_those_of_the_dead() -> None:
-    """Removes this user's folders whose locks nobody holds."""
+    """Removes this user's folders whose locks no process holds."""
     for lock in glob.glob(f"{tempfile.gettempdir()}/{_PREFIX}*/{_LOCK}"):
-        # Somebody holds it, it is another user's, or it has just been removed.
+        # It is locked, another user's, or has just been removed.
         with contextlib.suppress(OSError), open(lock, "r+b") as file:
             if os.fstat(file.fileno()).st_uid == os.getuid():
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

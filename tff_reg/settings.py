@@ -9,8 +9,8 @@
 Traceback (most recent call last):
 tff_reg.settings.SettingError: strength=-1.0: it must be at least 0.
 
-From such fields follow a method's checks, the flags of commands and their help, and
-the tables of the documentation. This module needs no TensorFlow.
+A method's checks, the commands' flags and their help, and the documentation's tables
+are made from such fields. This module needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
 _METADATA = "tff_reg"
-# How many characters of a value an error shows.
+# The largest number of characters of a value in an error.
 _LONGEST_SHOWN = 200
 # The largest int32 and float32: the bounds of settings that name no maximum.
 _LARGEST_INT, _LARGEST_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")
@@ -41,16 +41,16 @@ _TRUTHS = {
 
 
 class SettingError(ValueError):
-    """Raised when a setting cannot have the value that it was given.
+    """Raised when the value of a setting is not allowed.
 
     Attributes:
       setting: The setting's name.
-      value: The value that it was given; None if none was given.
-      reason: Why the value cannot be and what to do, such as "it must be at least 0."
+      value: The given value; None if none was given.
+      reason: Why it is not allowed and what to do, such as "it must be at least 0."
     """
 
     def __init__(self, setting: str, value: Any, reason: str):
-        """Makes the error, whose message is `setting=value: reason`."""
+        """Makes the error with the message `setting=value: reason`."""
         super().__init__(setting, value, reason)
         self.setting = setting
         self.value = value
@@ -93,22 +93,21 @@ class Setting:
 
     Attributes:
       name: Its name.
-      type: bool, int, float or str; where it `is_tuple`, the type of the items.
+      type: bool, int, float or str; of a tuple, the type of its items.
       default: Its default; `dataclasses.MISSING` for none.
-      help: What it is, a sentence.
+      help: Its help text.
       symbol: Its name in the paper.
       group: The heading under which it is listed.
       is_tuple: Whether it is a tuple of any length.
       is_optional: Whether it may be None.
-      minimum: The least value; None for none.
-      above: An excluded lower bound; None for none.
-      maximum: The greatest value; None for the greatest int32 or float32.
-      below: An excluded upper bound; None for none.
+      minimum: Smallest allowed value; None for none.
+      above: Exclusive lower bound; None for none.
+      maximum: Largest allowed value; None for the largest int32 or float32.
+      below: Exclusive upper bound; None for none.
       choices: The values to choose from; None for any value.
       placeholder: The word for its value in a help, such as DIR.
-      only_with: By the names of other settings, the values with which this setting
-        has a meaning.
-      tags: Words by which its owner finds it.
+      only_with: Values of other settings by name: the setting applies only with these.
+      tags: Labels by which the code selects it.
     """
 
     name: str
@@ -138,13 +137,13 @@ class Setting:
         )
 
     def why_not_beside(self, values: Mapping[str, Any]) -> Optional[str]:
-        """Why it has no meaning beside other settings.
+        """Returns why the setting does not apply with the values of other settings.
 
         Args:
-          values: The others' values by name.
+          values: The values of the other settings by name.
 
         Returns:
-          A sentence; None if it has a meaning.
+          A sentence; None if it applies.
         """
         for other, fitting in self.only_with.items():
             if values[other] not in fitting:
@@ -175,13 +174,13 @@ class Setting:
             raise SettingError(self.name, text, f"it must be {self.kind}.") from None
 
     def adopt(self, value: Any) -> Any:
-        """Turns a value from JSON, which has no tuples and writes 1 for 1.0, into ours.
+        """Converts a value to its type; JSON has no tuples and may write 1 for 1.0.
 
-        A path becomes its text, a NumPy number Python's, and one text a tuple of it
-        where texts are asked for.
+        A path becomes its text, a NumPy number a Python number, and a single text a
+        tuple if the setting is a tuple of texts.
 
         Args:
-          value: The value. One of another kind is returned unchanged.
+          value: The value. Values that need no conversion are returned unchanged.
 
         Returns:
           The value, which is not checked.
@@ -212,7 +211,7 @@ class Setting:
           name: The setting's name in the error; if empty, its own.
 
         Raises:
-          SettingError: If it cannot have the value.
+          SettingError: If the value is not allowed.
         """
         if value is None and self.is_optional:
             return
@@ -225,8 +224,8 @@ class Setting:
             raise SettingError(name or self.name, value, reason)
 
     def _why_not(self, item: Any) -> Optional[str]:
-        """Why the setting cannot have a value, or an item; None if it can."""
-        # NumPy's numbers are numbers, too.
+        """Returns why a value, or an item of a tuple, is not allowed; None if it is."""
+        # NumPy's numbers are allowed, too.
         types = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         is_other_bool = isinstance(item, bool) and self.type is not bool
         if not isinstance(item, types) or is_other_bool:
@@ -256,7 +255,7 @@ class Setting:
 
 
 def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
-    """A dataclass's field that is a setting.
+    """Makes a dataclass field that is a setting.
 
     Args:
       default: Its default.
@@ -270,13 +269,13 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
 
 
 def undecided(kind: type[T]) -> type[T]:
-    """A decorator: the dataclass's settings are None until somebody decides.
+    """Decorator that makes None the default of all settings of a dataclass.
 
-    Its fields keep their types and `Setting.default`, which replaces a None later.
+    The fields keep their types, and in `Setting.default` the value that replaces None.
 
     Args:
-      kind: A class with fields of its own and of bases that are dataclasses, itself not
-        yet one.
+      kind: A class with fields of its own and of bases that are dataclasses; not yet a
+        dataclass itself.
 
     Returns:
       The class, to be made a frozen dataclass.
@@ -304,7 +303,7 @@ def undecided(kind: type[T]) -> type[T]:
 
 
 def settings_of(owner: Any) -> tuple[Setting, ...]:
-    """The settings among the fields of a dataclass or an instance, in their order.
+    """Returns the settings among the fields of a dataclass or an instance, in order.
 
     A class that is no dataclass has none.
     """
@@ -345,22 +344,22 @@ def check(instance: Any, prefix: str = "") -> None:
       prefix: Text before a setting's name in an error.
 
     Raises:
-      SettingError: If a setting cannot have its value.
+      SettingError: If a value is not allowed.
     """
     for each in settings_of(instance):
         each.check(getattr(instance, each.name), prefix + each.name)
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Refuses argument names that a dataclass with settings does not have.
+    """Checks that argument names are fields of a dataclass with settings.
 
     Args:
       kind: The dataclass.
       given: The names.
 
     Raises:
-      TypeError: If it has no field of a name; for a paper's symbol the error has the
-        field's name.
+      TypeError: If a name is no field; for a paper's symbol the error gives the field's
+        name.
     """
     names = [field.name for field in dataclasses.fields(kind)]
     symbols = {each.symbol: each.name for each in settings_of(kind)}
@@ -394,7 +393,7 @@ def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Of some built-in functions nothing is known.
+    except (TypeError, ValueError):  # Some built-in functions have no signature.
         return
     try:
         signature.bind(*arguments.split(","))
@@ -405,14 +404,14 @@ def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None
 
 
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
-    """` (did you mean NAME?)`, or an empty text if no name is near."""
+    """Returns ` (did you mean NAME?)`, or an empty text if no name is similar."""
     wanted = _OTHER_NAMES.get(str(value), str(value))
     near = difflib.get_close_matches(wanted, list(map(str, choices)), n=1)
     return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
 def as_text(value: Any) -> str:
-    """A value as written on a command line."""
+    """Returns a value as written on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):

@@ -21,16 +21,16 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def from_csv(text: str) -> list[dict[str, str]]:
-    """The rows of what `to_csv` made, as strings; empty ones for None."""
+    """Returns the rows of a CSV from `to_csv`, cells as strings; None is empty."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataFrame:
-    """A pandas DataFrame with a row for each of the rows; NaN stands for None.
+    """Returns the rows as a pandas DataFrame, with NaN for None.
 
     Args:
       rows: Values by column.
-      otherwise: What has the rows where pandas is not installed, for the error.
+      otherwise: Name of the object that has the rows without pandas, for the error.
 
     Raises:
       ImportError: If pandas is not installed.
@@ -47,11 +47,11 @@ def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataF
 def to_markdown(
     columns: Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]],
 ) -> list[str]:
-    """Makes a Markdown table, the first column to the left, others to the right.
+    """Makes a Markdown table with the first column left-aligned, others right-aligned.
 
     Args:
-      columns: The cells of each column by its head, or heads that may be the same
-        with the cells; at least one column.
+      columns: The cells of each column by its heading, or pairs of heading and cells,
+        whose headings may repeat; at least one column.
     """
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     heads, cells = zip(*pairs)
@@ -66,7 +66,7 @@ def to_markdown(
     return [line(heads), line(rule), *map(line, zip(*cells))]
 
 
-# Characters that mean something else in LaTeX.
+# Characters with a special meaning in LaTeX.
 _LATEX = {
     **{character: f"\\{character}" for character in "#$%&_{}"},
     "\\": r"\textbackslash{}",
@@ -82,8 +82,8 @@ def to_latex(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """Makes a `tabular` with the rules of the LaTeX package booktabs.
 
     Args:
-      columns: The cells of each column by its head, as for `to_markdown`; at least one
-        column. A cell such as `**93.1**` is bold.
+      columns: The cells of each column by its heading, as for `to_markdown`; at least
+        one column. A cell such as `**93.1**` is bold.
 
     Returns:
       The lines.

@@ -1,4 +1,4 @@
-"""Checks for the tests of a method of your own, a line each.
+"""One-line checks for the tests of your own method.
 
     from tff_reg import testing
 
@@ -11,7 +11,7 @@
         step = testing.step(logits=[[1.0, 0.0]], labels=[0])
         assert MyMethod(strength=2.0).term(step).weighted == 4.0
 
-The processes run in the in-process runtime on a small CNN in float64 and random images.
+The checks train a small CNN in float64 on random images, in the in-process runtime.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _RATE = 0.05
 
 
 class Trained(NamedTuple):
-    """The end of some rounds.
+    """The result of some rounds of training.
 
     Attributes:
       weights: The trainable weights, arrays.
       state: The server's state.
-      client_states: The clients' states; None where clients remember nothing.
-      metrics: The last round's, of the clients' training, by name.
+      client_states: The clients' states; None for a process without client states.
+      metrics: The clients' training metrics in the last round, by name.
     """
 
     weights: list[np.ndarray]
@@ -51,13 +51,13 @@ class Trained(NamedTuple):
 
 
 def model_fn(projector: str = "none") -> Any:
-    """A function that makes the model that the checks train.
+    """Returns a function that makes the model that the checks train.
 
     Args:
       projector: One of `models.PROJECTOR_NAMES`.
 
     Returns:
-      A function without arguments giving a `LearningModel`.
+      A function without arguments that returns a `LearningModel`.
     """
     return models.build_model_fn(
         "cnn",
@@ -70,14 +70,14 @@ def model_fn(projector: str = "none") -> Any:
 
 
 def client(seed: int, examples: int = 6) -> tf.data.Dataset:
-    """A client's data set of random images, one element.
+    """Makes a client's data set of random images, with a single element.
 
     Args:
-      seed: Of its numbers.
-      examples: How many there are.
+      seed: Seed of the images and labels.
+      examples: Number of examples.
 
     Returns:
-      Elements of `x` float64 [examples, 8, 8, 1], `y` int32 [examples] and `key`.
+      One element of `x` float64 [examples, 8, 8, 1], `y` int32 [examples] and `key`.
     """
     generator = np.random.default_rng(seed)
     return tf.data.Dataset.from_tensors(
@@ -102,7 +102,7 @@ def step(
     key: Any = (1, 2),
     of_models: Optional[dict[str, Any]] = None,
 ) -> methods_lib.Step:
-    """A step made of arrays, for calling `term` by itself.
+    """Makes a step from arrays, for a call of `term` without training.
 
     Args:
       logits: float [batch, classes].
@@ -114,8 +114,8 @@ def step(
       start: The weights that the client began with.
       class_counts: int [classes].
       key: int [2].
-      of_models: The logits, or whole `models.Outputs`, of the models that
-        `step.outputs_of` knows, by name.
+      of_models: The logits, or whole `models.Outputs`, that `step.outputs_of` returns
+        for each model, by name.
 
     Returns:
       The step; numbers are float64.
@@ -160,8 +160,8 @@ def build(
 
     Args:
       methods: The methods of the combination.
-      projector: The model's; by default the one that a method requires, or none.
-      **arguments: Of `training.build_regularized`, in place of the checks' own.
+      projector: The model's projector; by default a required one, or none.
+      **arguments: Arguments of `training.build_regularized` that replace the defaults.
 
     Returns:
       The process.
@@ -195,12 +195,12 @@ def train(
 
     Args:
       methods: The methods of the combination.
-      rounds: How many.
-      after: The end of earlier rounds, to go on from it.
-      **arguments: As of `build`.
+      rounds: Number of rounds.
+      after: The result of earlier rounds, from which to continue.
+      **arguments: As for `build`.
 
     Returns:
-      The end.
+      The result after the last round.
     """
     with runtime.running("in_process", clients_in_parallel=1):
         process = build(methods, **arguments)
@@ -225,8 +225,8 @@ def assert_fedavg(method: method_lib.Method, rounds: int = 2) -> None:
     """Checks that a method trains as FedAvg does, to the bit.
 
     Args:
-      method: The method, as with a strength of 0.
-      rounds: How many are compared.
+      method: The method, for instance with a strength of 0.
+      rounds: Number of rounds to compare.
 
     Raises:
       AssertionError: If a weight differs; the message says by how much.
@@ -245,14 +245,14 @@ def assert_fedavg(method: method_lib.Method, rounds: int = 2) -> None:
 def assert_combinations(
     method: method_lib.Method, names: Sequence[str] = ("fedprox", "man", "scaffold")
 ) -> None:
-    """Checks that a method trains beside others to finite weights.
+    """Checks that a method, combined with others, trains to finite weights.
 
     Args:
       method: The method.
-      names: The others; those that the method cannot be combined with are left out.
+      names: The other methods; incompatible ones are left out.
 
     Raises:
-      AssertionError: If weights are not finite, or no other can be combined with it.
+      AssertionError: If weights are not finite, clients rejected, or all incompatible.
     """
     tried: list[str] = []
     for name in names:
@@ -273,9 +273,9 @@ def assert_combinations(
 
 
 def assert_resumes(method: method_lib.Method) -> None:
-    """Checks that two rounds are one round, and another one by a process built anew.
+    """Checks that two rounds equal one round and one more by a newly built process.
 
-    A method that keeps something outside its memories fails here.
+    A method that keeps state outside its memories fails here.
 
     Args:
       method: The method.

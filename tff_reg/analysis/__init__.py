@@ -1,6 +1,6 @@
 """Analysis of trained models: curvature, differences between clients, cost.
 
-Importing this package does not import TensorFlow; its names do when first used.
+Importing this package does not import TensorFlow; the first use of a name does.
 """
 
 from typing import TYPE_CHECKING

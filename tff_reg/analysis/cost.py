@@ -1,13 +1,13 @@
-"""Cost of a method: multiply-adds of a step, stored weights, bytes of a round.
+"""Cost of a method: multiply-adds per step, stored weights, bytes per round.
 
-The costs are counted in the graph of the local step that clients run, with all narrowed
-networks, constant models and corrections of the method. Operations that neither the
-gradient nor a measurement depends on are not counted, and a path that reads only
-constants has no backward pass.
+The costs are counted in the graph of the clients' local step, with all narrowed
+networks, constant models and corrections of the method. An operation counts if the
+gradient or a measurement depends on it; a path that reads only constants has no
+backward pass.
 
-Papers print "FLOPs" for the multiply-adds of convolutions and dense layers; so does
-`forward_mflops`. As in FedAlign's Table 5, `stored_params_m` counts the weights of
-these layers without norms. The other fields count the rest.
+Papers print "FLOPs" for the multiply-adds of convolutions and dense layers, which
+`forward_mflops` counts. As in FedAlign's Table 5, `stored_params_m` counts the weights
+of these layers without norms. The other fields count the rest.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, memories, method as method_lib
 from tff_reg.training.process_settings import ProcessSettings
 
-# Steps whose random draws are averaged, where the count depends on them.
+# Number of steps to average if the count depends on random draws.
 DEFAULT_DRAWS = 256
-_CLIENTS = 10  # The number is in no graph.
+_CLIENTS = 10  # Any number: it does not change the graph.
 _NORM_WEIGHTS = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiplyAdds:
-    """Multiply-adds of one example in a local step, means over random draws.
+    """Multiply-adds per example in a local step, averaged over random draws.
 
     Attributes:
       layers: Convolutions and dense layers, in all forward passes of the step.
       rest: Other matrix products of the forward passes: FedAlign's transmitting
         matrices and power iterations, resized images, products of examples' features;
-        and MAN's squares, one for each activation (its Table 3).
+        and MAN's squares, one per activation (MAN's Table 3).
       backward: All backward passes.
     """
 
@@ -47,7 +47,7 @@ class MultiplyAdds:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all fields."""
         return self.layers + self.rest + self.backward
 
 
@@ -62,13 +62,13 @@ class Cost:
       stored_params_m: 10^6 weights of convolutions and dense layers that a client
         keeps during a step: the model and every constant model or memory of the same
         shape that the step reads.
-      forward_rest_mflops: 10^6 multiply-adds of other products there, as
-        `MultiplyAdds.rest`.
+      forward_rest_mflops: 10^6 multiply-adds of other products in the forward passes,
+        as `MultiplyAdds.rest`.
       backward_mflops: 10^6 multiply-adds of the backward passes.
-      stored_values_m: As `stored_params_m`, with the norms' weights and the running
-        statistics of the model.
-      megabytes_down: 10^6 bytes that a client receives in a round.
-      megabytes_up: 10^6 bytes that a client sends in a round.
+      stored_values_m: As `stored_params_m`, with the norms' weights and the model's
+        running statistics.
+      megabytes_down: 10^6 bytes per round that a client receives.
+      megabytes_up: 10^6 bytes per round that a client sends.
     """
 
     process: str
@@ -107,10 +107,10 @@ def measure(
       num_classes: Number of classes.
       norm: One of `tff_reg.models.NORM_NAMES`.
       projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
-      strengths: Strengths by flag name, such as {"gradaug_subnetworks": 1}.
+      strengths: Hyperparameters by flag name, such as {"gradaug_subnetworks": 1}.
       settings: The other settings of the process, such as whether it keeps the mean of
         all clients' last models; None takes the settings of the method's paper.
-      draws: Number of steps whose random draws are averaged.
+      draws: Number of steps to average if the count depends on random draws.
 
     Returns:
       The cost.
@@ -143,7 +143,7 @@ def measure(
 
 
 def columns(costs: Sequence[Cost]) -> dict[str, list[str]]:
-    """Returns the columns of a table of costs by their headings, numbers rounded."""
+    """Returns the columns of a table of costs by heading, with rounded numbers."""
     heads = {
         "forward_mflops": "forward (M)",
         "forward_rest_mflops": "other products (M)",
@@ -172,8 +172,8 @@ def count_multiply_adds(
     Args:
       process: A method or combination.
       model_fn: Makes the `tff_reg.models.LearningModel`, with the method's projector.
-      strengths: Strengths by flag name.
-      draws: Number of steps whose random draws are averaged.
+      strengths: Hyperparameters by flag name.
+      draws: Number of steps to average if the count depends on random draws.
 
     Returns:
       The counts.
@@ -214,7 +214,7 @@ class _Step:
 
 
 def _recording_step(*args) -> Any:
-    """A `LocalStep` that keeps the gradient of every pass in `gradients`."""
+    """Returns a `LocalStep` that stores the gradient of every pass in `gradients`."""
 
     class RecordingStep(training_lib.local_step.LocalStep):
         def __init__(self):
@@ -245,7 +245,7 @@ class _Received:
             self.server.update((name, _like(self.weights)) for name in sent)
 
     def local_of(self, m) -> method_lib.Local:
-        """A method's view of the client before its first step."""
+        """Returns a method's view of the client before its first step."""
         dtype = self.weights[0].dtype
         local = method_lib.Local(
             weights=self.weights,
@@ -266,7 +266,7 @@ class _Received:
         return dataclasses.replace(local, state=m.begin(local))
 
     def read_by(self, outputs) -> set:
-        """The names of the model and the memories on which the outputs depend."""
+        """Returns the names of the stored model and memories that outputs depend on."""
         stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: self._start}
         stored.update({("client", name): v for name, v in self.client.items()})
         stored.update({("server", name): v for name, v in self.server.items()})

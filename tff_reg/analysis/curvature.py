@@ -1,20 +1,20 @@
-"""The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
+"""The curvature measurements of a run: FedAlign's Table 1, MAN's Table 2.
 
-For the server's model, or other weights of the run: the eigenvalues of largest
-magnitude of the Hessian of the loss, and its trace. For the clients' models after one
-more round of local training at the last round's learning rate: H_N and H_D of
-FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, the same from sums over each
-parameter tensor as in FedAlign's code (`h_n_code`, `h_d_code`), the distance that the
-clients moved, the agreement of their directions, and the agreement of their gradients
-at the server's model. The diagonals are estimates: H_N and H_D are None if a diagonal
-is smaller than its noise.
+For the server's model, or other weights of the run: the Hessian's eigenvalues of
+largest magnitude, and its trace. For the clients' models after one more round of local
+training at the last round's learning rate: H_N and H_D of FedAlign's Eqs. 3 and 4 from
+the Hessians' diagonals; H_N and H_D from the diagonal's sum over each parameter tensor,
+as in FedAlign's code (`h_n_code`, `h_d_code`); the distance that the clients moved; the
+agreement of their directions; and the agreement of their gradients at the server's
+model. The diagonals are estimates: H_N and H_D are None if a diagonal is smaller than
+its noise.
 
-All Hessians are of training examples without augmentation, the same for all clients as
-in the FedAlign authors' code (which augments them anew for every product), with the
-model in evaluation mode. Results are written one by one, and not computed again:
-`hessian.json` has all of them with the run and the settings that they belong to,
-`hessian.csv` quantities with value and standard error, `eigenvalues.csv` the largest
-eigenvalues, `density.csv` the spectral density and `clients.csv` a row for each client.
+Hessians use training examples without augmentation and the model in evaluation mode. By
+default all clients share the examples, as in the FedAlign authors' code (which augments
+them anew for every product). Each result is written when it is ready, and not computed
+again: `hessian.json` has all results with their run and settings, `hessian.csv` the
+quantities with value and standard error, `eigenvalues.csv` the largest eigenvalues,
+`density.csv` the spectral density, and `clients.csv` one row per client.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Settings:
         """Checks all settings.
 
         Raises:
-          SettingError: If one is out of range.
+          SettingError: If a setting is out of range.
         """
         check(self)
         if self.clients == 1:
@@ -109,15 +109,15 @@ def measure(
       run: The run; a runtime must be in use (`tff_reg.runtime.use`).
       settings: The quantities to measure.
       output_dir: Directory of the files.
-      report: Called with a line before each quantity.
+      report: Called with a line of text before each quantity.
       progress: Whether to draw progress bars.
 
     Returns:
       The content of `hessian.json`.
 
     Raises:
-      SettingError: If `settings.clients` is above 0 with other weights than the
-        server's, or nothing can be written to `output_dir`.
+      SettingError: If `settings.clients` is above 0 and the run's weights are not the
+        server's, or if nothing can be written to `output_dir`.
       TrainedRunError: If a client's state is damaged, or its training is not finite.
       NonFiniteError: If a loss has no finite Hessian.
     """
@@ -139,7 +139,7 @@ def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
 
 
 def _sum(found: dict[str, Any]) -> str:
-    """A digest by which changed results are recognised."""
+    """Returns a digest of the results, to detect changes of the file."""
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
@@ -154,7 +154,7 @@ def global_examples(
       seed: Seed of the draw.
 
     Returns:
-      The model's inputs float32 [n, ...], and labels int [n].
+      The model's inputs, float32 [n, ...], and the labels, int [n].
     """
     parts = [run.client_examples(name) for name in run.task.client_data.client_ids]
     everything = [np.concatenate(each) for each in zip(*parts)]
@@ -203,7 +203,7 @@ class _Measuring:
             text = json.dumps(kept, indent=2, allow_nan=False)
             files.write_text(self._directory / _FILE, text + "\n")
 
-    # Built at first use, because they are slow to build.
+    # The following properties are built at first use, because building is slow.
 
     @functools.cached_property
     def _model(self):
@@ -305,14 +305,14 @@ class _Measuring:
         }
 
     def _agreement(self, name, vectors):
-        """The mean cosine between clients; None where one has no direction."""
+        """Returns the mean cosine between clients; None if a client's vector is 0."""
         if not all(np.any(vector) for vector in vectors):
             self._report(f"No {name}: a client did not move, or its gradient is 0.")
             return None
         return dissimilarity.gradient_agreement(vectors).agreement
 
     def _diagonal(self, number, name, weights):
-        """A client's diagonal and its standard errors, kept until all are there."""
+        """Returns a client's diagonal and standard errors, from a file if stored."""
         path = self._directory / _DIAGONALS / f"{number}.npz"
         with contextlib.suppress(files.DamagedError, KeyError):
             stored = files.read_npz(path)
@@ -323,7 +323,7 @@ class _Measuring:
             hessian = hessian_lib.Hessian(self._model, self._own_examples(name))
         found = hessian.diagonal(
             samples=self._settings.diagonal_samples,
-            # With shared vectors the noise of the clients would be alike.
+            # Shared random vectors would make the clients' noise alike.
             seed=self._settings.seed + 1 + number,
             progress=self._progress,
         )
@@ -335,7 +335,7 @@ class _Measuring:
 
     @functools.cached_property
     def _batch_gradient(self):
-        """The gradient of a batch's summed loss at the server's weights."""
+        """A function that computes the gradient of a batch's summed loss."""
         model = self._model
 
         @tf.function(reduce_retracing=True)
@@ -379,7 +379,7 @@ class _Measuring:
 
 
 def density(results: dict[str, Any]) -> Optional[tuple]:
-    """Returns the grid and the density of `measure`'s results, or None."""
+    """Returns the grid and density from `measure`'s results; None if not measured."""
     if "density" not in results:
         return None
     return tuple(np.asarray(results["density"][name]) for name in ("grid", "density"))
@@ -392,10 +392,10 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
       found: The result of `measure`.
 
     Returns:
-      Rows of quantity, value and standard error (None if it has none): lambda_max (the
-      eigenvalue of largest magnitude, which may be negative), trace, and with clients
-      h_n, h_d (None if smaller than their noise), h_n_code, h_d_code, drift,
-      drift_agreement and gradient_agreement.
+      Rows of quantity, value and standard error (None if there is none): lambda_max
+      (the eigenvalue of largest magnitude, which may be negative), trace, and with
+      clients h_n, h_d (None if a diagonal is smaller than its noise), h_n_code,
+      h_d_code, drift, drift_agreement and gradient_agreement.
     """
     results = found["results"]
     numbers = {

@@ -89,9 +89,9 @@ def hessian_dissimilarity(
 def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
     """Computes H_N and H_D as the FedAlign authors' published code does.
 
-    The code compares one number for each parameter tensor, the trace of its block,
-    instead of the diagonals. Its means are over all ordered pairs and include each
-    client paired with itself (0 and 1), so its H_D is far nearer to 1 than Eq. 4's.
+    Instead of the diagonals, the code compares one number per parameter tensor, the
+    trace of its block. The means are over all ordered pairs and include each client
+    paired with itself (0 and 1), so H_D is far nearer to 1 than by Eq. 4.
 
     >>> from tff_reg.analysis import published_hessian_dissimilarity
     >>> found = published_hessian_dissimilarity([[3.0, 4.0], [8.0, 6.0]])
@@ -118,7 +118,7 @@ def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
 
 
 def gradient_agreement(gradients: Sequence) -> ClientGradients:
-    """Computes cosines between clients' gradients at the same weights, or updates.
+    """Computes cosines between clients' gradients at shared weights, or updates.
 
     For the drift of clients, pass their updates (weights after local training minus
     the global weights): `norms` are then the distances that the clients moved, and
@@ -136,7 +136,7 @@ def gradient_agreement(gradients: Sequence) -> ClientGradients:
       The `ClientGradients`.
 
     Raises:
-      ValueError: If there are fewer than two clients, sizes differ, or one is zero.
+      ValueError: If there are fewer than two clients, sizes differ, or a vector is 0.
     """
     rows = _rows(gradients, "gradients")
     squares = np.sum(np.square(rows), axis=1)
@@ -169,7 +169,7 @@ def _check_lengths(squares: np.ndarray, name: str) -> None:
 
 
 def _pairs(vectors: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Squared differences of norms, and cosines, of every two."""
+    """Computes the squared difference of norms and the cosine of every pair."""
     differences = np.square(norms[:, np.newaxis] - norms)
     cosines = vectors @ vectors.T / np.outer(norms, norms)
     np.fill_diagonal(cosines, 1.0)

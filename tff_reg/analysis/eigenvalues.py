@@ -8,7 +8,7 @@ from tff_reg.analysis import lanczos
 from tff_reg.analysis.estimates import Eigenpairs
 from tff_reg.lazy import logging, np
 
-# Eigenvalues below this share of the largest are only known relative to it.
+# The error of an eigenvalue below this share of the largest is relative to this share.
 _SMALL = 0.01
 
 
@@ -45,29 +45,29 @@ def largest(
 ) -> Eigenpairs:
     """Finds eigenvalues by Lanczos iteration with full reorthogonalisation.
 
-    Logs a warning if they are less accurate than `tolerance`.
+    Logs a warning if the eigenvalues are less accurate than `tolerance`.
 
     Args:
       product: Multiplies a vector, float64 [size], with the matrix.
-      random: Returns the random vector of a number, float64 [size].
+      random: Returns the i-th random vector, float64 [size].
       size: Order of the matrix.
       k: Number of eigenvalues.
       tolerance: See `Hessian.top_eigenvalues`.
       most: Largest number of products.
-      dtype: Type of the stored vectors.
+      dtype: Data type of the stored vectors.
 
     Returns:
-      The pairs.
+      The eigenpairs.
     """
     found = _Estimates()
 
     def is_done(result: lanczos.Tridiagonal) -> bool:
         steps = result.steps
-        # Looking costs as much as a product where there are hundreds of steps.
+        # After hundreds of steps a check costs as much as a product: check less often.
         if steps < k or (steps % (1 + steps // 32) and steps < min(most, size)):
             return False
         is_accurate = found.update(result, k, tolerance)
-        # Twice as many as asked for: then those below are known as well.
+        # 2 k steps at least, so that eigenvalues next to the top k are known, too.
         return steps >= min(2 * k, size) and is_accurate
 
     numbers = iter(range(size))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tff_reg.lazy import np
 
-# The grid ends this many widths beyond the outermost nodes; its points for each width.
+# Widths between the outermost nodes and the grid's ends; grid points per width.
 _TAIL_WIDTHS, _POINTS_PER_WIDTH = 6.0, 5.0
 
 
@@ -22,7 +22,7 @@ class Eigenpairs(_Eigenpairs):
       values: float64 [k], of descending magnitude.
       vectors: float64 [k, size]; row i belongs to value i and has length 1.
       errors: float64 [k], the estimated errors of the values.
-      products: Number of Hessian-vector products that were computed.
+      products: Number of computed Hessian-vector products.
     """
 
     errors: np.ndarray
@@ -76,8 +76,8 @@ class SpectralDensity(_SpectralDensity):
 
     Attributes:
       grid: float64 [points], equidistant eigenvalues.
-      density: float64 [points], the density there; its integral is 1.
-      nodes: float64 [n], the nodes of the quadrature, of all random vectors.
+      density: float64 [points], the density on the grid; its integral is 1.
+      nodes: float64 [n], the nodes of the quadrature for all random vectors.
       weights: float64 [n], the share of the eigenvalues at each node; the sum is 1.
       width: Standard deviation of the Gaussian around each node.
     """

@@ -1,4 +1,4 @@
-"""Mini-batches of fixed examples, on which a model is analysed."""
+"""Mini-batches of fixed examples for the analysis of a model."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
     """Converts a caller's data into mini-batches that stay the same.
 
     Args:
-      data: A tuple (x, y) or a mapping of arrays, which is cut into batches in
-        order; or a `tf.data.Dataset` or a list of batches, which are kept. A data
-        set is read once, so a shuffled data set gives the same examples every time.
-      batch_size: Largest batch, for arrays.
+      data: A tuple (x, y) or a mapping of arrays, to be cut into batches in order; or
+        a `tf.data.Dataset` or a list of batches, which stay as they are. A data set is
+        read only once, so that a shuffled one gives the same examples every time.
+      batch_size: Largest batch when arrays are cut.
       for_model: Whether to convert batches to (x, y), from tuples of two or mappings
         with 'x' and 'y'. Otherwise batches keep their structure.
 
@@ -69,7 +69,7 @@ def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
 
 
 def _batch(values, for_model: bool) -> Batch:
-    """Converts to tensors, and checks that all have the same number of examples."""
+    """Converts a batch to tensors; checks that all have equally many examples."""
     if for_model:
         values = _features_and_labels(values)
     try:

@@ -1,6 +1,6 @@
 """A paper's figure from finished runs: `figure.png`, and the analyses that it needs.
 
-A panel shows the curves of one setting together, as in the paper, and the paper's axes.
+A panel shows all curves of one setting, as in the paper, with the paper's axes.
 Landscapes and spectra are measured by `bin/analyze` first, which writes them to the
 runs' directories.
 """
@@ -19,7 +19,7 @@ from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
 
 FILES = ("figure.png", "density.png")
-# For each picture the subject of `bin/analyze`, and the file that it writes.
+# For each kind of picture: the subject of `bin/analyze`, and the file that it writes.
 _MEASURED = {
     "landscape": ("landscape", "landscape.csv"),
     "eigenvalues": ("hessian", "eigenvalues.csv"),
@@ -36,14 +36,14 @@ _OF = {
 def analyses(
     made: reproduction.Reproduction, finished: Sequence[series.PlannedRun]
 ) -> list[batch.Analysis]:
-    """Returns the analyses that the picture needs beside the table's numbers.
+    """Returns the analyses that a figure still needs.
 
     Args:
       made: The reproduction.
-      finished: Its finished runs.
+      finished: The reproduction's finished runs.
 
     Returns:
-      The analyses that have not been made yet.
+      The analyses that are missing or older than the run's last round.
     """
     measured = _MEASURED.get(made.artifact.picture)
     if measured is None:
@@ -81,14 +81,14 @@ def write(
 
     Args:
       made: The reproduction.
-      finished: Its finished runs.
+      finished: The reproduction's finished runs.
       output_dir: Directory of `figure.png`.
     """
     directory = pathlib.Path(output_dir)
     for name in FILES:
         files.delete(directory / name)
     there = {run.directory for run in finished}
-    # The finished runs of each curve: a list of seeds for each of its recipes.
+    # By (panel, curve): the directories of the curve's finished runs.
     cells = {
         (cell.column, cell.row): [
             run.directory
@@ -114,7 +114,7 @@ _Cells = Mapping[tuple[str, str], Sequence[str]]
 
 
 def _series(path: str, curve: str) -> dict[int, float]:
-    """A run's curve: accuracies from 0 to 1 by round."""
+    """Returns a run's curve: accuracies from 0 to 1 by round."""
     run = finished_runs.read(path)
     values = run.all_clients if curve == "all_clients" else run.accuracies
     if curve != "ema":
@@ -149,7 +149,7 @@ def _write_curves(
 def _write_compute_time(
     path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
 ) -> None:
-    """FedMLB's Fig. 4: final accuracy by seconds per round, one curve per method."""
+    """Draws accuracy by seconds per round, one curve per method (FedMLB's Fig. 4)."""
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for (_, row), paths in cells.items():
         found = [finished_runs.read(each).summary for each in paths]
@@ -181,7 +181,7 @@ def _write_compute_time(
 def _write_of_weights(
     directory: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
 ) -> None:
-    """Landscapes, spectra or singular values of each curve's first seed."""
+    """Draws landscapes, spectra or singular values of each curve's first seed."""
     artifact = made.artifact
     folders = {
         row: finished_runs.analysis_folder(paths[0], artifact.weights)

@@ -12,7 +12,7 @@ _LAYERS, _REST, _BACKWARD = "layers", "rest", "backward"
 
 
 def operations_behind(tensors) -> dict[Any, set]:
-    """The operations that tensors need, each with its needed outputs."""
+    """Returns the operations that tensors depend on, each with its used outputs."""
     outputs, pending = {}, list(tensors)
     while pending:
         tensor = pending.pop()
@@ -24,7 +24,7 @@ def operations_behind(tensors) -> dict[Any, set]:
 
 
 def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
-    """The multiply-adds that tensors of a graph need, by kind.
+    """Counts the multiply-adds that tensors of a graph depend on, by kind.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
@@ -33,17 +33,16 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
     {'layers': 0, 'rest': 30, 'backward': 0}
 
     Returns:
-      Python ints, or float64 scalars of that graph for sizes that are known only when
-      it runs.
+      Python ints, or float64 scalars of the graph if sizes are known only when it runs.
     """
     totals = collections.Counter({_LAYERS: 0, _REST: 0, _BACKWARD: 0})
     for op, indices in operations_behind(tensors).items():
-        # Gradient tapes put this into the names of their operations.
+        # Gradient tapes add this scope to the names of their operations.
         in_backward = is_backward or "gradient_tape/" in op.name
         if op.type in ("If", "StatelessIf"):
             counts = []
             for branch in ("then_branch", "else_branch"):
-                # There is no public way from a branch's name to its graph.
+                # TensorFlow has no public way from a branch's name to its graph.
                 function = op.graph._get_function(op.get_attr(branch).name)
                 counts.append(
                     multiply_adds(
@@ -61,7 +60,7 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
 
 
 def _is_weight(tensor) -> bool:
-    """Whether a tensor is a variable's value, or a part of it."""
+    """Whether a tensor is a variable's value, or a view of that value."""
     op = tensor.op
     while op.type in _VIEWS:
         op = op.inputs[0].op
@@ -69,7 +68,7 @@ def _is_weight(tensor) -> bool:
 
 
 def size(tensor, start: int = 0, end: Optional[int] = None):
-    """The product of some of the axes, as a Python int if it is known."""
+    """Returns the product of the axes' sizes, as a Python int if they are known."""
     shape = tensor.shape[start:end]
     if shape.is_fully_defined():
         return math.prod(shape)
@@ -89,7 +88,7 @@ def _matrix_product(op):
 
 
 def _einsum(op):
-    """The product of the sizes of all axes that the equation names."""
+    """Counts an einsum: the product of the sizes of all axes in the equation."""
     terms = op.get_attr("equation").decode().split("->")[0].split(",")
     sizes = {}
     for term, tensor in zip(terms, op.inputs):
@@ -101,10 +100,10 @@ def _einsum(op):
     return total
 
 
-# By operation: every output of a convolution takes as many products as a kernel has
-# entries for an output channel, forward and in either part of the gradient; every
-# output of a depthwise convolution as many as a kernel has places. A sum of squares
-# takes one product for each entry.
+# Multiply-adds by operation. A convolution needs one product per output entry and
+# kernel entry of an output channel, forward and in both parts of the gradient; a
+# depthwise convolution one per output entry and kernel position. A sum of squares
+# needs one product per entry.
 _COUNTS = {
     "Conv2D": lambda op: _product(size(op.outputs[0]), size(op.inputs[1], 0, 3)),
     "Conv2DBackpropInput": lambda op: _product(
@@ -127,5 +126,5 @@ _COUNTS = {
     "Einsum": _einsum,
     "L2Loss": lambda op: size(op.inputs[0]),
 }
-# What may stand between a variable and the product that uses it.
+# Operations that may stand between a variable and the product that uses it.
 _VIEWS = ("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast")

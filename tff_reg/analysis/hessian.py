@@ -1,12 +1,12 @@
 """Curvature of a model's loss: eigenvalues, trace, diagonal and spectral density.
 
-For any Keras model, any model of this package, or a loss function with variables. Each
-quantity is one function of the model and the data. A `Hessian` compiles the products
-once for several quantities, and for later weights of the same model.
+These work for any Keras model, any model of this package, or a loss function with
+variables. Each quantity is one function of the model and the data. For several
+quantities, or later weights of the same model, a `Hessian` compiles its products once.
 
-The loss is the mean over the given examples, always the same ones, computed in
-mini-batches. It leaves out weight decay and a Keras model's own penalties. All random
-vectors are stateless functions of `seed`.
+The loss is the mean over a fixed set of examples, computed in mini-batches. It leaves
+out weight decay and a Keras model's own penalties. All random vectors are stateless
+functions of `seed`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def hessian_vector_product(model_or_loss_fn, data, vector: Vector, **options) ->
     array([5., 1.])
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      data: As of `Hessian`.
-      vector: [size], one number for each weight, or a list of arrays shaped like the
+      model_or_loss_fn: As in `Hessian`.
+      data: As in `Hessian`.
+      vector: [size], one number per weight, or a list of arrays shaped like the
         variables.
       **options: The other arguments of `Hessian`.
 
     Returns:
-      The product in the vector's form, float64.
+      The product in the form of `vector`, float64.
 
     Raises:
-      UnsuitableModelError, UnsuitableDataError: As of `Hessian`.
-      ValueError, NonFiniteError, NoSecondDerivativeError: As of `Hessian.product`.
+      UnsuitableModelError, UnsuitableDataError: As in `Hessian`.
+      ValueError, NonFiniteError, NoSecondDerivativeError: As in `Hessian.product`.
     """
     return Hessian(model_or_loss_fn, data, **options).product(vector)
 
@@ -63,15 +63,15 @@ def top_eigenvalues(model_or_loss_fn, data, k: int = 1, **options):
     array([-6.,  4.])
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      data: As of `Hessian`.
+      model_or_loss_fn: As in `Hessian`.
+      data: As in `Hessian`.
       k: Number of eigenvalues.
-      **options: The other arguments of `Hessian` and `Hessian.top_eigenvalues`, whose
-        errors it raises.
+      **options: The other arguments of `Hessian` and `Hessian.top_eigenvalues`. The
+        errors of both are raised.
 
     Returns:
-      `Eigenpairs`: values, float64 [k], and vectors, float64 [k, size]; or those of
-      each of the `parts`.
+      `Eigenpairs`: values, float64 [k], and vectors, float64 [k, size]; with `parts`,
+      the eigenpairs of each part.
     """
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).top_eigenvalues(k, **own)
@@ -88,14 +88,14 @@ def trace(model_or_loss_fn, data, **options):
     -2.0
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      data: As of `Hessian`.
-      **options: The other arguments of `Hessian` and `Hessian.trace`, whose errors it
-        raises.
+      model_or_loss_fn: As in `Hessian`.
+      data: As in `Hessian`.
+      **options: The other arguments of `Hessian` and `Hessian.trace`. The errors of
+        both are raised.
 
     Returns:
       A `TraceEstimate`: mean and standard error, floats, and the number of samples;
-      or one of each of the `parts`.
+      with `parts`, one estimate per part.
     """
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).trace(**own)
@@ -112,14 +112,14 @@ def diagonal(model_or_loss_fn, data, **options):
     array([4., 0.])
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      data: As of `Hessian`.
-      **options: The other arguments of `Hessian` and `Hessian.diagonal`, whose errors
-        it raises.
+      model_or_loss_fn: As in `Hessian`.
+      data: As in `Hessian`.
+      **options: The other arguments of `Hessian` and `Hessian.diagonal`. The errors of
+        both are raised.
 
     Returns:
       A `DiagonalEstimate`: values and standard errors, float64 [size], and the number
-      of samples; or one of each of the `parts`.
+      of samples; with `parts`, one estimate per part.
     """
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).diagonal(**own)
@@ -137,21 +137,21 @@ def spectral_density(model_or_loss_fn, data, **options):
     array([-6.,  4.])
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      data: As of `Hessian`.
-      **options: The other arguments of `Hessian` and `Hessian.spectral_density`, whose
-        errors it raises.
+      model_or_loss_fn: As in `Hessian`.
+      data: As in `Hessian`.
+      **options: The other arguments of `Hessian` and `Hessian.spectral_density`. The
+        errors of both are raised.
 
     Returns:
-      A `SpectralDensity`: the grid and the density there, float64 [points]; or one of
-      each of the `parts`.
+      A `SpectralDensity`: the grid and the density on it, float64 [points]; with
+      `parts`, one density per part.
     """
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).spectral_density(**own)
 
 
 def _split(options: dict) -> tuple[dict, dict]:
-    """The options of `Hessian`, and the others."""
+    """Splits options into those of `Hessian` and all others."""
     names = ("loss_fn", "variables", "training", "batch_size")
     ours = {name: options[name] for name in names if name in options}
     return ours, {name: options[name] for name in options if name not in ours}

@@ -1,10 +1,10 @@
-"""The Hessian of a mean loss: products, and the estimators that are built on them.
+"""The Hessian of a mean loss: products with vectors, and estimators built on them.
 
 Sources: Hutchinson, "A stochastic estimator of the trace of the influence matrix for
 Laplacian smoothing splines", 1990 (trace); Bekas, Kokiopoulou and Saad, "An estimator
 for the diagonal of a matrix", 2007; Ubaru, Chen and Saad, "Fast estimation of tr(f(A))
 via stochastic Lanczos quadrature", 2017 (density); Yao et al., "PyHessian: Neural
-Networks Through the Lens of the Hessian", 2020, for their use on networks.
+Networks Through the Lens of the Hessian", 2020, for these estimators on networks.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tff_reg.lazy import np, tf, tqdm
 Parts = parts_lib.Parts
 Vector = Union["np.ndarray", Sequence["np.ndarray"]]
 
-# The purposes of random vectors; no two purposes share one.
+# The purposes of random vectors: part of the seed, so that no two share vectors.
 _EIGENVALUES, _PROBES, _DENSITY = 1, 2, 3
-# With fewer samples a standard error says little.
+# With fewer samples a standard error is unreliable.
 _FEWEST_SAMPLES = 10
 
 
@@ -50,9 +50,9 @@ class Hessian:
     (4.0, array([4., 1.]))
 
     The argument `parts` of the methods selects diagonal blocks of the matrix instead of
-    the whole: "block" (a block of our models, a layer of a Keras model), "variable", or
-    a list of lists of variables. The result is then a dictionary by the names of the
-    blocks or variables, or a list.
+    the whole matrix: "block" (a block of this package's models, a layer of a Keras
+    model), "variable", or a list of lists of variables. The result is then a dictionary
+    by the blocks' or variables' names, or a list.
 
     Args:
       model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
@@ -63,10 +63,10 @@ class Hessian:
         of the examples, or their mean, such as any Keras loss. The default is the
         loss of a `LearningModel`, else cross-entropy of integer labels and logits.
       variables: The variables to differentiate by; the default is all trainable
-        variables. Others stay fixed.
-      training: Whether models run in training mode, in which BatchNorm uses the
-        batch's statistics. The running statistics keep their values.
-      batch_size: Largest batch, where `data` is arrays.
+        variables. All other variables stay fixed.
+      training: Whether models run in training mode: BatchNorm then uses the batch's
+        statistics. The running statistics keep their values.
+      batch_size: Largest batch if `data` is a tuple of arrays.
 
     Attributes:
       variables: The variables to differentiate by, in the order of a vector [size].
@@ -76,7 +76,7 @@ class Hessian:
 
     Raises:
       UnsuitableModelError: If the model cannot be differentiated.
-      UnsuitableDataError: If the data have another form, or no examples.
+      UnsuitableDataError: If the data have an unsupported form, or no examples.
       ValueError: If the arguments do not fit together.
     """
 
@@ -108,11 +108,11 @@ class Hessian:
         self.num_examples = self._products.num_examples
 
     def loss(self) -> float:
-        """The mean loss over the examples."""
+        """Computes the mean loss over the examples."""
         return self._products.loss()
 
     def gradient(self) -> np.ndarray:
-        """The gradient of the mean loss, float64 [size]."""
+        """Computes the gradient of the mean loss, float64 [size]."""
         return self._products.gradient()
 
     def unflatten(self, vector: np.ndarray) -> list[np.ndarray]:
@@ -126,7 +126,7 @@ class Hessian:
           vector: [size], or a list of arrays shaped like the variables.
 
         Returns:
-          The product in the same form, float64.
+          The product in the form of `vector`, float64.
 
         Raises:
           ValueError: If the vector has another size or shape.
@@ -155,13 +155,13 @@ class Hessian:
         seed: int = 0,
         progress: bool = False,
     ):
-        """The k eigenvalues of largest magnitude, with their eigenvectors.
+        """Computes the k eigenvalues of largest magnitude, with their eigenvectors.
 
-        Lanczos iteration with full reorthogonalisation, which stores one vector of all
-        weights for each product. It stops when the estimated relative error of the
-        values is at most `tolerance`; their residuals bound the error by 100 times
-        that. (Values below a hundredth of the largest have errors relative to that
-        hundredth.) A warning is logged if `max_iterations` ends it before.
+        The Lanczos iteration with full reorthogonalisation stores one vector of all
+        weights per product. It stops when the estimated relative error of every value
+        is at most `tolerance` and the residual, a bound on the error, at most 100 times
+        that. (For values below a hundredth of the largest, errors are relative to that
+        hundredth.) A warning is logged if `max_iterations` is reached first.
 
         Args:
           k: Number of eigenvalues, at most the number of weights.
@@ -172,7 +172,7 @@ class Hessian:
           progress: Whether to draw a progress bar.
 
         Returns:
-          `Eigenpairs`, or those of each part.
+          `Eigenpairs`; with `parts`, the eigenpairs of each part.
 
         Raises:
           ValueError: If an argument is out of range; and the errors of `product`.
@@ -210,18 +210,18 @@ class Hessian:
         seed: int = 0,
         progress: bool = False,
     ):
-        """The trace by Hutchinson's estimator: the mean of v.Hv over random signs v.
+        """Estimates the trace by Hutchinson's method: mean of v.Hv over random signs v.
 
         Args:
-          tolerance: The estimator stops after at least 10 samples, when the standard
-            error of all parts is at most this share of the magnitude of the mean.
+          tolerance: The estimator stops after at least 10 samples, as soon as each
+            part's standard error is at most this share of the estimate's magnitude.
           max_samples: Largest number of samples, at least 2.
           parts: See the class. All parts are estimated from the same products.
           seed: Seed of the random vectors.
           progress: Whether to draw a progress bar.
 
         Returns:
-          A `TraceEstimate`, or one of each part.
+          A `TraceEstimate`; with `parts`, one estimate per part.
 
         Raises:
           ValueError: If an argument is out of range; and the errors of `product`.
@@ -252,17 +252,17 @@ class Hessian:
         seed: int = 0,
         progress: bool = False,
     ):
-        """The diagonal: the mean of v * Hv over random signs v, or exactly.
+        """Computes the diagonal: the mean of v * Hv over random signs v, or exactly.
 
         Args:
-          exact: Whether to compute one product for each weight, for small models.
+          exact: Whether to compute one product per weight, for small models.
           samples: Number of random vectors, at least 2.
           parts: See the class. All parts are estimated from the same products.
           seed: Seed of the random vectors.
           progress: Whether to draw a progress bar.
 
         Returns:
-          A `DiagonalEstimate`, or one of each part.
+          A `DiagonalEstimate`; with `parts`, one estimate per part.
 
         Raises:
           ValueError: If an argument is out of range; and the errors of `product`.
@@ -305,11 +305,11 @@ class Hessian:
         seed: int = 0,
         progress: bool = False,
     ):
-        """The density of the eigenvalues by stochastic Lanczos quadrature.
+        """Estimates the density of the eigenvalues by stochastic Lanczos quadrature.
 
         Args:
-          steps: Steps of the Lanczos iteration: the products for each random vector,
-            all of which are kept in memory.
+          steps: Steps of the Lanczos iteration: products per random vector; as many
+            vectors are kept in memory.
           samples: Number of random vectors.
           relative_width: Standard deviation of the Gaussian around each node, as a
             share of the range of the nodes, from 1e-5 to 1.
@@ -318,7 +318,7 @@ class Hessian:
           progress: Whether to draw a progress bar.
 
         Returns:
-          A `SpectralDensity`, or one of each part.
+          A `SpectralDensity`; with `parts`, one density per part.
 
         Raises:
           ValueError: If an argument is out of range; and the errors of `product`.
@@ -353,7 +353,7 @@ class Hessian:
         return parts_lib.choose(parts, self.variables, slices, self._blocks)
 
     def _product_within(self, part) -> Callable[[np.ndarray], np.ndarray]:
-        """Products with the part's diagonal block."""
+        """Returns a function that multiplies with the part's diagonal block."""
         if part.size == self.size and len(part.slices) == 1:
             return self._products.product
         return lambda vector: part.of(
@@ -361,7 +361,7 @@ class Hessian:
         )
 
     def _random(self, size: int, seed: int, purpose: int, normal: bool = False):
-        """A function from a number to its random vector, float64 [size]."""
+        """Returns a function from i to the i-th random vector, float64 [size]."""
 
         def draw(number: int) -> np.ndarray:
             key = keys.fold_in(tf.constant([seed, purpose], tf.int64), number)
@@ -375,7 +375,7 @@ class Hessian:
 
     @contextlib.contextmanager
     def _progress(self, wanted: bool, total: int, part: Any = None):
-        """Draws a bar with a step for each product."""
+        """Draws a progress bar with one step per product."""
         if not wanted:
             yield
             return

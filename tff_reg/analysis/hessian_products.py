@@ -1,10 +1,10 @@
 """Gradients and Hessian-vector products of a mean loss over fixed examples.
 
 A product is the gradient of the gradient's inner product with the vector (Pearlmutter,
-"Fast Exact Multiplication by the Hessian", 1994), in one compiled function: about 2.5
-times the time of a gradient. Differentiating forwards through the gradient takes as
-long, and TensorFlow needs five times as long to prepare it. Where TensorFlow's own
-second derivatives are wrong, `second_derivatives` has right ones.
+"Fast Exact Multiplication by the Hessian", 1994), in one compiled function: it takes
+about 2.5 times as long as a gradient. Forward-mode differentiation of the gradient is
+as fast, but TensorFlow needs five times as long to prepare it. `second_derivatives`
+replaces TensorFlow's wrong second derivatives.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class NonFiniteError(ValueError):
 
 
 class HessianProducts:
-    """Multiplies vectors with the Hessian, batch by batch.
+    """Products of vectors with the Hessian, batch by batch.
 
-    Products are float64 on the host; each batch is computed in the variables' type.
-    The variables' values are read at every product.
+    Products are float64 on the host; each batch is computed in the variables' data
+    type. The variables' values are read at every product.
 
     Args:
       objective: The loss and its variables.
@@ -63,17 +63,17 @@ class HessianProducts:
 
     @property
     def dtype(self) -> np.dtype:
-        """The type in which a batch is computed."""
+        """The data type in which a batch is computed."""
         return np.dtype(self._dtype.as_numpy_dtype)
 
     @property
     def slices(self) -> list[slice]:
-        """Returns the position of each variable's weights in a vector."""
+        """The position of each variable's weights in a vector."""
         ends = list(itertools.accumulate(self._sizes))
         return [slice(end - size, end) for size, end in zip(self._sizes, ends)]
 
     def product(self, vector: np.ndarray) -> np.ndarray:
-        """The Hessian times a vector: [size] to float64 [size].
+        """Multiplies the Hessian with a vector: [size] to float64 [size].
 
         Raises:
           NonFiniteError: If the result is not finite.
@@ -92,10 +92,10 @@ class HessianProducts:
         return result
 
     def gradient(self) -> np.ndarray:
-        """The gradient of the mean loss, float64 [size].
+        """Computes the gradient of the mean loss, float64 [size].
 
         Raises:
-          NonFiniteError: If it is not finite.
+          NonFiniteError: If the gradient is not finite.
           NoSecondDerivativeError: If TensorFlow cannot differentiate the loss.
         """
         result = self._mean(self._gradient_of_batch)
@@ -104,7 +104,7 @@ class HessianProducts:
         return result
 
     def loss(self) -> float:
-        """The mean loss over the examples."""
+        """Computes the mean loss over the examples."""
         return float(self._mean(self._loss_of_batch))
 
     def flatten(self, values: Sequence) -> np.ndarray:
@@ -130,7 +130,7 @@ class HessianProducts:
         ]
 
     def _mean(self, make_function: Callable, *arguments: Any) -> Any:
-        """The mean over the examples of a function of a batch, in float64."""
+        """Computes the mean of a batch function over all examples, in float64."""
         total = 0.0
         with self._statistics_kept():
             for batch in self._batches:
@@ -142,7 +142,7 @@ class HessianProducts:
 
     @contextlib.contextmanager
     def _statistics_kept(self):
-        """Undoes what passes in training mode do to BatchNorm's statistics."""
+        """Restores BatchNorm's running statistics after passes in training mode."""
         before = [variable.numpy() for variable in self._objective.statistics]
         try:
             yield
@@ -151,7 +151,7 @@ class HessianProducts:
                 variable.assign(value)
 
     def _function(self, compute):
-        """The compiled function of a batch's flat values and other arguments."""
+        """Returns a compiled function of a batch's flat values and other arguments."""
         if compute not in self._functions:
             first = self._batches[0].values
 
@@ -168,7 +168,7 @@ class HessianProducts:
         return self._functions[compute]
 
     def _batch_specs(self) -> list[tf.TensorSpec]:
-        """Types of a batch; the number of examples is open where batches differ."""
+        """Returns a batch's specs; the number of examples is None if batches differ."""
         flat = [tf.nest.flatten(batch.values) for batch in self._batches]
         specs = []
         for tensors in zip(*flat):
@@ -211,7 +211,7 @@ class HessianProducts:
 
 
 def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor]:
-    """Gradients, zeros where the targets do not depend on a variable."""
+    """Computes gradients; zeros for variables that the targets do not depend on."""
     try:
         gradients = tf.gradients(targets, variables, grad_ys=directions)
     except LookupError as error:

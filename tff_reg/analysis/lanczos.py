@@ -1,4 +1,4 @@
-"""The Lanczos iteration for a symmetric matrix that is given by its products."""
+"""The Lanczos iteration for a symmetric matrix, from products with vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tridiagonal:
         return len(self.diagonal)
 
     def eigenpairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ritz values, ascending [steps], and vectors in the basis [steps, steps]."""
+        """Computes Ritz values, ascending [steps], and basis vectors [steps, steps]."""
         return scipy_linalg.eigh_tridiagonal(self.diagonal, self.off_diagonal[:-1])
 
     def expand(self, coefficients: np.ndarray) -> np.ndarray:
@@ -55,10 +55,10 @@ def tridiagonalize(
       product: Multiplies a vector [size] with the matrix.
       start: The first vector [size], of any length.
       steps: Largest number of products, at most `size`.
-      basis_dtype: Type of the stored basis.
+      basis_dtype: Data type of the stored basis.
       stop: Called after each step; True ends the iteration.
-      another_start: Returns vectors with which the iteration continues when the basis
-        spans an invariant subspace; by default it ends there.
+      another_start: Returns a new vector to continue with when the basis spans an
+        invariant subspace; by default the iteration ends there.
 
     Returns:
       The `Tridiagonal`.
@@ -87,7 +87,7 @@ def tridiagonalize(
 
 
 def _orthogonalized(vector: np.ndarray, basis: list[np.ndarray]) -> np.ndarray:
-    # Twice is enough (Kahan, in Parlett, "The Symmetric Eigenvalue Problem").
+    # Two passes are enough (Kahan, in Parlett, "The Symmetric Eigenvalue Problem").
     for _ in range(2):
         for other in basis:
             vector = vector - (other @ vector) * other

@@ -1,8 +1,8 @@
-"""The loss around a model's weights, on a plane through them.
+"""The loss on a plane through a model's weights.
 
 The plane is spanned by the Hessian's first two eigenvectors (as in FedAlign's Fig. 1
-and MAN's Fig. 1), or by two random directions of which every filter is as long as the
-model's own (Li et al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018).
+and MAN's Fig. 1), or by two random directions with the norms of the model's filters (Li
+et al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tff_reg.analysis import hessian
 from tff_reg.data import keys
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
 
-# The purpose of the random numbers; see `hessian_matrix` for the others.
+# The purpose of the random numbers; `hessian_matrix` defines the other purposes.
 _DIRECTIONS = 4
 _COLUMN_INCHES, _ROW_INCHES, _DPI = 4.6, 3.9, 150
 _INK, _MUTED = "#222222", "#555555"
@@ -47,9 +47,9 @@ class Landscape:
 def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
     """Draws two random directions whose filters have the norms of the model's filters.
 
-    A filter is all weights of one output: the entries of a kernel with one last index,
-    and in depthwise and grouped kernels of one channel or group. Along vectors (biases,
-    scales and shifts of norms) the directions are zero, as in Li et al.
+    A filter is all weights of one output: the kernel's entries with the same last
+    index; in depthwise and grouped kernels, of one channel or group. For vectors
+    (biases, scales and shifts of norms) the directions are zero, as in Li et al.
 
     >>> import numpy as np, tensorflow as tf
     >>> from tff_reg import analysis
@@ -112,20 +112,20 @@ def loss_landscape(
     array([4., 5., 8.])
 
     Args:
-      curvature: The Hessian of the model on the examples whose mean loss is computed.
-        The model's weights change during the call and are restored at its end.
-      directions: float [2, size]: `top_eigenvalues(2).vectors`, of length 1 each, or
-        `random_directions`.
+      curvature: The model's Hessian, whose examples the loss is computed on. The
+        model's weights change during the call and are restored at the end.
+      directions: float [2, size]: `top_eigenvalues(2).vectors`, each of length 1, or
+        the result of `random_directions`.
       extent: Largest coordinate, in lengths of the directions.
       points: Number of points along each direction; odd, so that the middle point is
         the model's own weights.
-      known: float [points, points], losses of an earlier, interrupted call; NaN where
-        they have to be computed.
-      after_row: Called after each row with all losses, NaN where still unknown.
+      known: float [points, points], losses of an earlier, interrupted call; NaN for
+        losses that have to be computed.
+      after_row: Called after each row with all losses; NaN for losses not computed yet.
       progress: Whether to draw a progress bar.
 
     Returns:
-      The `Landscape`. Losses that are not finite are infinite.
+      The `Landscape`. A loss that is not finite is stored as infinity.
 
     Raises:
       ValueError: If an argument has a wrong shape or is out of range.
@@ -166,7 +166,7 @@ def _check_plane(directions, size: int, extent: float, points: int) -> None:
 
 
 def _unknown_losses(points: int, known: Optional[np.ndarray]) -> np.ndarray:
-    """Losses [points, points] with NaN where they have to be computed."""
+    """Returns losses [points, points], NaN for those that have to be computed."""
     losses = np.full([points, points], np.nan) if known is None else np.array(known)
     if losses.shape != (points, points):
         raise ValueError(
@@ -182,7 +182,7 @@ def _assign(curvature: hessian.Hessian, weights: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _bar(wanted: bool, total: int):
-    """A progress bar, or none; gives a function that moves it."""
+    """Draws a progress bar if wanted; yields a function that advances it."""
     if not wanted:
         yield lambda: None
         return
@@ -198,15 +198,15 @@ def write_landscapes(
     subtitle: str = "",
     highest: Optional[float] = None,
 ) -> None:
-    """Draws surfaces and, below them, contours, side by side on one scale.
+    """Draws landscapes side by side on one scale: surfaces, and contours below.
 
     Args:
       path: The PNG file.
       landscapes: The landscape of each run, by the run's name.
       title: Title of the picture.
       subtitle: Second line of the title.
-      highest: Upper end of the scale; larger losses are drawn there. The default is
-        the largest loss.
+      highest: Upper end of the scale; larger losses are drawn at this value. The
+        default is the largest loss.
 
     Raises:
       ValueError: If there is no landscape, or no finite loss.

@@ -22,11 +22,11 @@ class Objective:
     Attributes:
       mean_loss: Function of a batch that returns its mean loss, a scalar.
       variables: The variables to differentiate by.
-      filter_axes: For each variable the axes along which the weights of one output lie.
+      filter_axes: For each variable, the axes that span the weights of one output.
       blocks: The `variables` of each block or layer, by its name; empty for a loss
         function.
       statistics: The variables that a pass in training mode changes (BatchNorm's
-        running statistics), to be restored after it.
+        running statistics), to be restored after the pass.
     """
 
     mean_loss: Callable[[Any], Any]
@@ -37,7 +37,7 @@ class Objective:
 
 
 def is_model(model_or_loss_fn) -> bool:
-    """Whether the argument is a model, which takes batches (x, y), not a function."""
+    """Whether the argument is a model, for batches (x, y), and not a loss function."""
     is_keras = isinstance(model_or_loss_fn, keras.Model)
     return is_keras or network_of(model_or_loss_fn) is not None
 
@@ -53,11 +53,11 @@ def build(
     """Builds the objective; the arguments are those of `Hessian`.
 
     Args:
-      model_or_loss_fn: As of `Hessian`.
-      loss_fn: As of `Hessian`.
-      variables: As of `Hessian`.
-      training: As of `Hessian`.
-      first_features: The features of a batch, which build a Keras model that has no
+      model_or_loss_fn: As in `Hessian`.
+      loss_fn: As in `Hessian`.
+      variables: As in `Hessian`.
+      training: As in `Hessian`.
+      first_features: The features of a batch, to build a Keras model that has no
         variables yet.
 
     Returns:
@@ -93,7 +93,7 @@ def build(
 
 
 def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
-    """The objective of a function of a batch."""
+    """Builds the objective of a loss function of a batch."""
     if not callable(mean_loss):
         raise UnsuitableModelError(
             "This takes a Keras model, a BlockModel, a LearningModel or a function of "
@@ -161,7 +161,7 @@ def _checked(variables) -> list:
 
 
 def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
-    """The kernel of a Keras layer whose outputs are not its last axis, and its axes."""
+    """Returns kernel and filter axes of a layer whose outputs are not the last axis."""
     names = " ".join(kind.__name__ for kind in type(layer).__mro__)
     kernel = getattr(layer, "depthwise_kernel", None)
     is_depthwise = kernel is not None or "DepthwiseConv" in names
@@ -173,7 +173,7 @@ def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
 
 
 def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]:
-    """See `Objective`: all axes but the last and the axes of channels or groups."""
+    """All axes but the last and the axes of channels or groups; see `Objective`."""
     own = {}
     for layer in (each for part in parts for each in (part, *part.submodules)):
         if isinstance(layer, models.layers.GroupedPointwiseConv2D):
@@ -189,7 +189,7 @@ def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]
 
 
 def _blocks_of(blocks, variables) -> dict[str, list]:
-    """The blocks, each with its variables that are among `variables`."""
+    """Returns the blocks' variables that are among `variables`, each in one block."""
     left = {variable.ref() for variable in variables}
     result = {}
     for name, members in blocks.items():
@@ -209,7 +209,7 @@ def _mean_loss(predict, loss_fn):
 
 
 def _cross_entropy(labels, logits):
-    """Cross-entropy of every example.
+    """Computes the cross-entropy of every example.
 
     Args:
       labels: int [batch] or [batch, 1].

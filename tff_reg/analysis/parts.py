@@ -1,4 +1,4 @@
-"""Diagonal blocks of a Hessian: the weights of each block, and results by block."""
+"""The weights of a Hessian's diagonal blocks, and results by block."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Parts = Union[None, str, Sequence[Sequence[Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some of the weights.
+    """The weights of one diagonal block.
 
     Attributes:
-      name: Name of a block or variable, number of a list, or None for all weights.
-      slices: Where the weights are in a vector of all weights.
+      name: Name of a block or variable, index of a list, or None for all weights.
+      slices: The positions of the weights in a vector of all weights.
     """
 
     name: Any
@@ -29,11 +29,11 @@ class Part:
         return sum(where.stop - where.start for where in self.slices)
 
     def of(self, vector: np.ndarray) -> np.ndarray:
-        """The part's entries of a vector of all weights."""
+        """Returns the part's entries of a vector of all weights."""
         return np.concatenate([vector[where] for where in self.slices])
 
     def among(self, part: np.ndarray, size: int) -> np.ndarray:
-        """A vector of all weights [size] with zeros outside the part."""
+        """Returns a vector of all weights [size] with zeros outside the part."""
         vector = np.zeros(size)
         begin = 0
         for where in self.slices:
@@ -49,20 +49,20 @@ def choose(
     slices: Sequence[slice],
     blocks: Mapping[str, Sequence[Any]],
 ) -> list[Part]:
-    """Returns the parts that an argument `parts` of `hessian.Hessian` names.
+    """Returns the parts that the argument `parts` of `hessian.Hessian` selects.
 
     Args:
       parts: None, "block", "variable", or a list of lists of variables.
       variables: The variables that the loss is differentiated by.
-      slices: Where each variable's weights are in a vector of all weights.
+      slices: The position of each variable's weights in a vector of all weights.
       blocks: The variables of each block, by the block's name.
 
     Returns:
-      At least one `Part`.
+      The parts; none for an empty list.
 
     Raises:
-      ValueError: If `parts` is something else, an empty list, or names a variable that
-        the loss is not differentiated by.
+      ValueError: If `parts` has another form, or a list in it is empty or has a
+        variable that the loss is not differentiated by.
     """
     places = {variable.ref(): where for variable, where in zip(variables, slices)}
 

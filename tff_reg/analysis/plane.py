@@ -1,8 +1,8 @@
 """The loss landscape of a run, written row by row: FedAlign's Fig. 1, MAN's Fig. 1.
 
-`landscape.npz` has the losses so far, with the run and the settings that they belong
-to, and `landscape.csv` the columns first, second (coordinates) and loss. Losses that
-have been written are not computed again.
+`landscape.npz` has the losses computed so far, with their run and settings, and
+`landscape.csv` the columns first, second (coordinates) and loss. Written losses are not
+computed again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Settings:
         """Checks all settings.
 
         Raises:
-          SettingError: If one is out of range.
+          SettingError: If a setting is out of range.
         """
         check(self)
         if self.points % 2 == 0:
@@ -112,7 +112,7 @@ def measure(
 
 
 def _read(path: pathlib.Path, of: str):
-    """The losses in the file; None if there are none of this plane."""
+    """Reads the losses of a file; None if they are missing or of another plane."""
     try:
         stored = files.read_npz(path)
         return stored["losses"] if str(stored["of"]) == of else None

@@ -1,9 +1,9 @@
-"""Derivatives of TensorFlow's own derivatives, where these are wrong or slow.
+"""Second derivatives to replace TensorFlow's wrong or slow ones.
 
 * `tf.nn.moments` (in Keras's LayerNormalization, and in BatchNormalization in training)
-  holds the mean constant in its variance. That leaves the first derivative as it is,
-  and makes the second one silently wrong: by a quarter in a small network.
-* The second derivative of max-pooling is a slow kernel, of ReLU one that adds zeros.
+  holds the mean constant in its variance. The first derivative is still right, but the
+  second derivative is silently wrong: by a quarter in a small network.
+* TensorFlow's second derivative of max-pooling is slow; that of ReLU adds zeros.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class NoSecondDerivativeError(ValueError):
 
 
 def corrected(graph) -> Any:
-    """Returns a context in which a graph's operations have this module's derivatives.
+    """Returns a context in which a graph's operations use this module's derivatives.
 
     Args:
-      graph: The `tf.Graph` in which a loss and then its gradient, by `tf.gradients`,
-        are built in the context.
+      graph: The `tf.Graph` in which the context's body builds a loss and then its
+        gradient by `tf.gradients`.
 
     Returns:
-      The context.
+      The context manager.
     """
     return graph.gradient_override_map(_registered())
 
 
 @functools.cache
 def _registered() -> dict[str, str]:
-    """Registers the derivatives, once; their names by the types of operations."""
+    """Registers the derivatives once; returns their names by operation type."""
     derivatives = {
         "StopGradient": _of_stop_gradient,
         "ReluGrad": _of_relu_gradient,
@@ -46,8 +46,8 @@ def _registered() -> dict[str, str]:
 
 
 def _of_stop_gradient(operation, upstream):
-    # In tf.nn.moments the derivative of the variance by the mean is 0, but the
-    # derivative of that is not.
+    # In tf.nn.moments the derivative of the variance by the mean is 0, but the second
+    # derivative is not.
     is_in_moments = "moments" in operation.name.split("/")[:-1]
     return upstream if is_in_moments else None
 
@@ -58,7 +58,7 @@ def _of_relu_gradient(operation, upstream):
 
 
 def _of_max_pool_gradient(operation, upstream):
-    """The upstream values at the places of the maxima: None, None, [pooled shape]."""
+    """Returns None, None and the upstream values at the maxima, of the pooled shape."""
     names = ("ksize", "strides", "padding", "data_format")
     settings = {name: operation.get_attr(name) for name in names}
     settings["padding"] = settings["padding"].decode()
@@ -69,7 +69,7 @@ def _of_max_pool_gradient(operation, upstream):
             orig_input=image, orig_output=pooled, grad=upstream, **settings
         )
         return None, None, result
-    # Each window has a single place that the maximum is taken from.
+    # The gradient marks exactly one position per window as the maximum.
     is_maximum = tf.raw_ops.MaxPoolGrad(
         orig_input=image, orig_output=pooled, grad=tf.ones_like(pooled), **settings
     )
@@ -87,13 +87,13 @@ def _are_tiles(shape, ksize, strides, padding: str, data_format: str) -> bool:
 
 
 def check_no_hidden_moments(graph) -> None:
-    """Refuses tf.nn.moments inside functions within a graph, which cannot be corrected.
+    """Checks that no function in a graph uses tf.nn.moments: it cannot be corrected.
 
     Args:
       graph: The `tf.Graph`.
 
     Raises:
-      NoSecondDerivativeError: If there is one.
+      NoSecondDerivativeError: If a function uses tf.nn.moments.
     """
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:

@@ -1,4 +1,4 @@
-"""Pictures of spectra: of Hessians, and of a classifier's weights.
+"""Plots of the spectra of Hessians and of a classifier's weights.
 
 MAN's Fig. 4 shows the top 200 eigenvalues and the density, UniVarFL's Fig. 1 the
 singular values of the classifier's last layer.
@@ -13,7 +13,7 @@ from tff_reg.analysis import estimates, objective
 from tff_reg.lazy import keras, mpl_ticker, np
 
 _INK, _GRID = "#222222", "#d9d9d9"
-# The lower end of a density's scale, as a share of the highest density.
+# The lower end of the density axis, as a share of the highest density.
 _LOWEST_DENSITY = 1e-6
 
 
@@ -64,7 +64,7 @@ def write_eigenvalues(
 
     Args:
       path: The PNG file.
-      eigenvalues: The eigenvalues of each run, of descending magnitude, by its name.
+      eigenvalues: Each run's eigenvalues by descending magnitude, by the run's name.
       title: Title of the picture.
       subtitle: Second line of the title.
 
@@ -112,7 +112,7 @@ def write_singular_values(
 
     Args:
       path: The PNG file.
-      singular_values: The singular values of each run, descending, by its name.
+      singular_values: Each run's singular values, descending, by the run's name.
       title: Title of the picture.
       subtitle: Second line of the title.
 
@@ -149,7 +149,7 @@ def write_densities(
 
     Args:
       path: The PNG file.
-      densities: The density of each run, by its name.
+      densities: Each run's density, by the run's name.
       title: Title of the picture.
       subtitle: Second line of the title.
 

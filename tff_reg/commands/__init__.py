@@ -1,4 +1,4 @@
-"""The commands: `bin/NAME` is `tff-reg NAME` is `python -m tff_reg.commands NAME`.
+"""The commands: `bin/NAME`, `tff-reg NAME` or `python -m tff_reg.commands NAME`.
 
 Each is a module with `main(argv) -> int`, which can be called from anywhere.
 """
@@ -6,7 +6,7 @@ Each is a module with `main(argv) -> int`, which can be called from anywhere.
 import pathlib
 import sys
 
-# What starts one from any folder: not by `-m`, which looks in that folder first.
+# Starts a command from any folder; `-m` would look for modules in that folder first.
 START = (sys.executable, str(pathlib.Path(__file__).with_name("__main__.py")))
 
 NAMES = (

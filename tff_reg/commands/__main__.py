@@ -7,7 +7,7 @@ import warnings
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path[0] == str(_FOLDER):
-    # Started as a file. The package is imported, and its modules only by their names.
+    # Started as a file: the package's parent replaces the file's folder on the path.
     sys.path[0] = str(_FOLDER.parents[1])
 
 from tff_reg import commands, interruption, seam
@@ -21,14 +21,14 @@ COMMAND is one of {", ".join(commands.NAMES)}; tff-reg COMMAND --help says more.
 def main() -> None:
     """Runs the command that the first argument names."""
     stop = interruption.Interruption()
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    # First of all, so that Ctrl-C also works during the other imports.
     stop.take_over()
     seam.choose_keras()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(_HELP)
         sys.exit()
-    # A warning is a line, without the code that gave it.
+    # A warning is printed in one line, without the source code that raised it.
     warnings.formatwarning = lambda message, *_, **__: f"tff_reg: {message}\n"
     command_line = importlib.import_module("tff_reg.commands.command_line")
     if name not in commands.NAMES:

@@ -51,7 +51,7 @@ def _names(kind):
 
 
 def fail(message, exit_code=2):
-    """Ends the command with one line."""
+    """Prints an error in one line and ends the command."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
@@ -65,7 +65,7 @@ _COST = ("processes", "model", "norm", "num_classes", "image_shape", "csv")
 
 
 def cost(given):
-    """Prints what methods cost."""
+    """Prints the costs of methods or runs, and writes them as CSV files."""
     if given.get("csv"):
         files.check_place(given["csv"], "csv")
     if "run_dir" in given:
@@ -138,7 +138,7 @@ def _analysis_of(run_dir, given=None):
 
 
 def _made_analysis_of(run_dir, given=None):
-    """The same, made."""
+    """Makes and returns the directory of the analyses of a run's weights."""
     return files.make_directory(_analysis_of(run_dir, given), "run_dir")
 
 
@@ -151,7 +151,7 @@ def _load(run_dir, given):
 
 
 def _config(run_dir):
-    """Returns the settings and results of a run."""
+    """Returns the settings of a run."""
     values = directory.RunDirectory(run_dir).config
     if values is None:
         raise SettingError("run_dir", run_dir, "there is no run.")
@@ -159,7 +159,7 @@ def _config(run_dir):
 
 
 def _one_run(given):
-    """The directory of the only run; None where none was given."""
+    """Returns the directory of the only run; None if none was given."""
     run_dirs = given.get("run_dir") or [None]
     if len(run_dirs) > 1:
         raise SettingError("run_dir", run_dirs, "give one run.")
@@ -170,7 +170,7 @@ _PARTITION = ("run_dir", "output_dir", "recipe", *_names(TaskSettings))
 
 
 def partition(given):
-    """Tells who holds what."""
+    """Prints the examples of each client, and writes them as a table and a figure."""
     run_dir = _one_run(given)
     if run_dir is not None:
         extra = given.keys() - {"run_dir", "output_dir"}
@@ -202,7 +202,7 @@ def partition(given):
 
 
 def _runs(given):
-    """The directories of runs, once it is known that all of them are."""
+    """Returns the directories of runs, after checking that each has a run."""
     run_dirs = _needed(given, "run_dir")
     for run_dir in run_dirs:
         _config(run_dir)
@@ -220,9 +220,9 @@ def _report(line):
 
 
 def _draw(given, name, found, write):
-    """Draws one picture of all runs, or one of each; says where it is.
+    """Draws one figure of all runs, or one per run; prints where it is.
 
-    `found` has what is drawn by the runs' directories, None where there is nothing.
+    `found` maps the runs' directories to the values to draw; None for nothing to draw.
     """
     found = {run_dir: value for run_dir, value in found.items() if value is not None}
     if not found:
@@ -252,7 +252,7 @@ def _run_names(run_dirs):
 
 
 def _of_task(run_dirs):
-    """Returns the subtitle of a picture of runs."""
+    """Returns the tasks of runs, for the subtitle of a figure."""
     return ", ".join(sorted({_config(run_dir).task for run_dir in run_dirs}))
 
 
@@ -260,7 +260,7 @@ _HESSIAN = ("run_dir", "output_dir", "weights", *_names(curvature.Settings))
 
 
 def hessian(given):
-    """Measures runs' curvature."""
+    """Measures the curvature of the loss at the models of runs."""
     run_dirs = _runs(given)
     if _weights(given) != "server":
         given = {"clients": 0, **given}
@@ -307,7 +307,7 @@ _LANDSCAPE = ("run_dir", "output_dir", "weights", "highest", *_names(plane.Setti
 
 
 def landscape(given):
-    """Draws the loss around runs' models."""
+    """Draws the loss around the models of runs."""
     run_dirs = _runs(given)
     wanted = _chosen(plane.Settings, given)
     found = {}
@@ -338,7 +338,7 @@ def landscape(given):
 
 
 def singular_values(given):
-    """Draws the singular values of runs' classifiers."""
+    """Prints and draws the singular values of the classifiers of runs."""
     run_dirs = _runs(given)
     found = {}
     for run_dir in run_dirs:
@@ -378,7 +378,7 @@ _SUBJECTS = {
 }
 
 
-# What goes on where it was, if it was stopped.
+# The analyses that resume when the same command is started again.
 _RESUMES = ("hessian", "landscape")
 
 
@@ -389,7 +389,7 @@ def _where_it_stands(given):
 
 @command_line.command(analyze_help.TEXT)
 def main(argv, stop):
-    """Analyses the subject that is named."""
+    """Runs the analysis that the arguments name."""
     values = flags.FlagValues()
     command_line.define_flags(values, _SETTINGS.values())
     words = command_line.parse(argv, values, command=_COMMAND, takes_words=True)

@@ -9,7 +9,7 @@ _WIDTH = 88
 
 
 def _flags_of(kind, but=()):
-    """The lines of a help for the settings of a dataclass."""
+    """Returns the help lines for the settings of a dataclass."""
     placeholders = {int: "N", float: "X", str: "NAME"}
     lines = []
     for each in settings_of(kind):

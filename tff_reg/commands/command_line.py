@@ -1,9 +1,8 @@
 """Parts that all commands share: flags, one-line errors, help, exit codes.
 
-A command is `main(argv) -> int`, which can be called from anywhere: flags are in a set
-of their own for each call. Everything here is done before TensorFlow is loaded, and
-`--help` is answered with the standard library alone: bin/launch asks any Python for it
-where nothing is installed yet.
+A command is `main(argv) -> int`, which can be called from anywhere: each call has its
+own set of flags. All of this runs before TensorFlow is loaded, and `--help` needs only
+the standard library: bin/launch asks any Python for it before anything is installed.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ class Ended(SystemExit):
 def command(
     help_: Union[str, Callable[[Sequence[str]], str]],
 ) -> Callable[[Callable[..., None]], Callable[..., int]]:
-    """Makes a command's `main` of its body; a decorator.
+    """Decorator that makes a command's `main` from its body.
 
-    The body takes the arguments after the command's name, the `Interruption` that is
-    told what to say and to clean up, and what keyword arguments it likes.
+    The body takes the arguments after the command's name, the `Interruption` for its
+    message and clean-up, and any keyword arguments.
 
     Args:
-      help_: What `--help` prints, or what makes it of the arguments.
+      help_: The text that `--help` prints, or a function of the arguments returning it.
 
     Returns:
-      Makes `main(argv, stop=None, **more)`, which returns the exit code, and leaves
-      absl's verbosity as it was.
+      A decorator that returns `main(argv, stop=None, **more)`, which returns the exit
+      code and restores absl's verbosity.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., int]:
@@ -77,7 +76,7 @@ def command(
             except Ended as end:
                 return end.code
             except seam.UnfitError as error:
-                # An installed package's fault, whatever was asked for.
+                # The fault of an installed package, not of the arguments.
                 print(f"tff_reg: {error}", file=sys.stderr)
                 return 2
             return 0
@@ -88,9 +87,9 @@ def command(
 
 
 def _load_plugins(argv: Sequence[str]) -> None:
-    """Loads the methods of other people that arguments name: their flags exist then.
+    """Loads the third-party methods that arguments name, so that their flags exist.
 
-    A file that cannot be loaded is refused with the command's other flags.
+    A file that cannot be loaded is reported later, when the command reads its flags.
     """
     catalogue.load_named(argv)
     try:
@@ -99,16 +98,16 @@ def _load_plugins(argv: Sequence[str]) -> None:
             if name == "plugin" and word.startswith("-"):
                 config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
     except ValueError:
-        return  # The command says it, in its own name.
+        return  # The command itself reports the error.
 
 
 def answer_help(
     argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
 ) -> None:
-    """Prints a command's help, which is as of `command`, if it is asked for.
+    """Prints a command's help if an argument asks for it; `help_` is as for `command`.
 
     Raises:
-      Ended: If it was.
+      Ended: If the help was printed.
     """
     if any(argument in _HELP_FLAGS for argument in argv):
         print(as_typed(help_ if isinstance(help_, str) else help_(argv)))
@@ -120,15 +119,15 @@ def execute(
     stop: interruption.Interruption,
     argv: Optional[Sequence[str]] = None,
 ) -> NoReturn:
-    """Runs a command that is all that its process is for.
+    """Runs a command in this process, which ends with the command's exit code.
 
-    Not absl's `app.run`: TensorFlow asks for its devices when it is imported inside
-    that, before it has switched to eager execution, and from then on `==` of two
-    tensors in a `tf.function` of this thread is False, whatever they hold.
+    This is not done by absl's `app.run`: imported inside it, TensorFlow lists its
+    devices before it switches to eager execution, and from then on `==` of two tensors
+    in a `tf.function` of this thread is False, whatever their values.
 
     Args:
       main: The command.
-      stop: Has taken over.
+      stop: The `Interruption`, which has taken over the signals.
       argv: Its arguments; by default the arguments of this Python process.
     """
     scratch.use_own_folder()
@@ -137,13 +136,13 @@ def execute(
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
-        # Whoever read our output, `head` perhaps, has gone. Commands can be resumed.
+        # The reader of the output, such as `head`, has ended. Commands can be resumed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
 
 
 def be_quiet(given: flags.FlagValues) -> bool:
-    """Silences the libraries, unless `--verbosity` wants to hear them."""
+    """Silences libraries unless `--verbosity` is at least 0; returns whether it is."""
     verbosity = given["verbosity"].value
     if verbosity is None or verbosity < 0:
         verbosity = logging.ERROR
@@ -154,7 +153,7 @@ def be_quiet(given: flags.FlagValues) -> bool:
 
 
 class _Reader:
-    """Reads a setting for absl."""
+    """Parser of a setting's flag, for absl."""
 
     syntactic_help = ""
 
@@ -171,9 +170,9 @@ class _Reader:
 def define_flags(
     flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
 ) -> None:
-    """Defines a flag for every setting; by default for all of a run, and `VERBOSITY`.
+    """Defines a flag per setting; by default for a run's settings and `VERBOSITY`.
 
-    All of them are None unless given, so that it is known what was.
+    A flag that is not given is None.
     """
     for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
@@ -183,7 +182,7 @@ def define_flags(
 
 
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
-    """The settings of a run that were given as flags, by name."""
+    """Returns the settings of a run that were given as flags, by name."""
     return {
         each.name: flag_values[each.name].value
         for each in config_lib.listed()
@@ -192,10 +191,10 @@ def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
 
 
 def needed(name: str, value: Any) -> Any:
-    """The value of a flag that has to be given.
+    """Returns the value of a required flag.
 
     Raises:
-      SettingError: If it is not.
+      SettingError: If it is missing.
     """
     if not value:
         raise SettingError(name, None, "it is missing; --help says what it is.")
@@ -216,9 +215,9 @@ def in_words(error: Any) -> str:
 
 
 def as_typed(text: str) -> str:
-    """Text that calls the commands as they are called here: `tff-reg run`.
+    """Replaces `bin/run` in a text by `tff-reg run`, except in a clone.
 
-    Texts have them as in a clone, `bin/run`.
+    In a clone the text stays as it is, unless the command was started as `tff-reg`.
     """
     is_clone = pathlib.Path(__file__).parents[2].joinpath("bin", "launch").exists()
     if is_clone and os.path.basename(sys.argv[0]) != "tff-reg":
@@ -228,7 +227,7 @@ def as_typed(text: str) -> str:
 
 
 def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
-    """Ends the command with one line on stderr; 2 says that the flags are wrong.
+    """Prints an error in one line on stderr and ends; exit code 2 is for wrong flags.
 
     Raises:
       Ended: Always.
@@ -247,7 +246,7 @@ def parse(
     """Parses the arguments after a command's name; returns those that are no flags.
 
     Raises:
-      Ended: If the flags are wrong (2), which `command` says.
+      Ended: If the flags are wrong (exit code 2); the message begins with `command`.
     """
     lists = "--help=all" if "scale" in given else "--help"
     try:
@@ -260,7 +259,7 @@ def parse(
             command=command,
         )
     except (flags.Error, ValueError) as error:
-        # absl raises its own while it handles ours.
+        # absl raises its own error while it handles a SettingError.
         cause = error.__context__
         fail(cause if isinstance(cause, SettingError) else error, command=command)
     if words and not takes_words:
@@ -269,13 +268,13 @@ def parse(
 
 
 def written_out(argv: Sequence[str]) -> list[str]:
-    """The arguments with the lines of flag files in their place, and `~` as a folder.
+    """Returns the arguments with flag files replaced by their lines, and `~` expanded.
 
     Raises:
       SettingError: If a flag file cannot be read, or names itself.
     """
     return [
-        # No shell does so in `--output_dir=~/runs`, or in a file.
+        # No shell expands it in `--output_dir=~/runs`, or in a file.
         re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
         if word.startswith("-")
         else word
@@ -284,7 +283,7 @@ def written_out(argv: Sequence[str]) -> list[str]:
 
 
 def own_name(word: str, names: Container[str]) -> str:
-    """An argument whose flag has its own name: `--method` is `--process`, if any is."""
+    """Replaces `--method` in an argument by `--process`, if only that is a flag."""
     for other, own in (("method", "process"), ("methods", "processes")):
         if own in names and other not in names:
             word = re.sub(rf"^(--?){other}(?==|$)", rf"\1{own}", word)

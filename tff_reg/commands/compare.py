@@ -1,7 +1,7 @@
-"""Runs methods with seeds and tabulates: `bin/compare --help` says how.
+"""Runs methods with several seeds and tabulates them; see `bin/compare --help`.
 
-The thin end of `tff_reg.experiment.series`, which plans, of `batch`, which runs, and of
-`tff_reg.experiment.compare`, which makes the table.
+The command line of `tff_reg.experiment.series`, which plans and carries out the runs,
+and of `tff_reg.experiment.compare`, which makes the table.
 """
 
 import functools
@@ -38,7 +38,7 @@ _OWN = (
     tuning.GRID,
     *jobs.SETTINGS,
 )
-# What makes sense beside finished runs.
+# The settings that may be given with finished runs.
 _OF_TABLES = (
     "accuracy_at_rounds",
     "target_accuracies",
@@ -83,7 +83,7 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def read_flags(argv):
-    """The flags of the command."""
+    """Parses the flags of the command."""
     given = flags.FlagValues()
     own = [*config_lib.listed(), *_OWN, command_line.VERBOSITY]
     command_line.define_flags(given, own)
@@ -96,22 +96,22 @@ def read_flags(argv):
 
 
 class Table:
-    """The files of a comparison: their flags, and writing them."""
+    """Writer of the files of a comparison, with the flags that configure them."""
 
     def __init__(self, given):
         self._directory = command_line.needed("output_dir", given.output_dir)
-        # A column that there is not is told before anything starts.
+        # An unknown column is refused before anything starts.
         self._columns = table.parse_columns(given.columns or ())
         self._weights = several.value_of(given, finished_runs.WEIGHTS)
         wanted = {name: given[name].value for name in _OF_TABLES}
         asked = experiment.RunConfig.of(wanted)
         self._rounds = asked.accuracy_at_rounds or ()
         self._targets = asked.target_accuracies or ()
-        # Else what each run's config says.
+        # None stands for the value in each run's config.
         self._measure, self._model = given.target_measure, given.target_model
 
     def of_config(self, config):
-        """Takes rounds and targets from a run's config: a recipe may have them."""
+        """Takes rounds and targets from a run's config: a recipe may set them."""
         self._rounds = config.accuracy_at_rounds
         self._targets = config.target_accuracies
 
@@ -119,10 +119,10 @@ class Table:
         """Writes the files of finished runs.
 
         Args:
-          done: A `batch.Batch`, which analyses.
-          groups: Directories by the name that the table has for them.
+          done: The `batch.Batch` that carries out the analyses.
+          groups: Directories of runs by the row's name in the table.
           tuned: As for `experiment.compare`.
-          is_last: Whether no run is to come, so that analyses are worth their while.
+          is_last: Whether all runs have ended; only then are they analysed.
 
         Returns:
           Whether there was anything to write.
@@ -157,7 +157,7 @@ class Table:
 
 
 def by_process(planned, done):
-    """The directories of finished runs, by process in the order of the planned ones."""
+    """Returns the directories of finished runs by process, in the planned order."""
     groups = {run.config.process: [] for run in planned}
     for run in done.finished:
         groups[run.config.process].append(run.directory)
@@ -165,7 +165,7 @@ def by_process(planned, done):
 
 
 def given_groups(given):
-    """The groups of `--run_dirs`; None without it."""
+    """Returns the groups of `--run_dirs`; None without this flag."""
     if not given.run_dirs:
         command_line.needed("processes", given.processes)
         return None
@@ -184,7 +184,7 @@ def given_groups(given):
 
 
 def print_protocol(common, processes, grid):
-    """Says what the runs that are asked for have in common."""
+    """Prints the protocol of the requested runs."""
     common = protocol.asked(common)
     configs = {
         name: [series.of_process(common, name, 0).resolved().dump()]
@@ -195,12 +195,12 @@ def print_protocol(common, processes, grid):
 
 @command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
 def main(argv, stop, executor=None):
-    """Plans, runs, tabulates.
+    """Plans the runs, carries them out and tabulates them.
 
     Args:
       argv: The arguments.
-      stop: Is told what to say and to end.
-      executor: Runs the commands; by default in processes of their own.
+      stop: The `Interruption` for the message and the clean-up.
+      executor: Runs the commands; by default each in its own process.
     """
     given = read_flags(argv)
     common, tuner, planned, grid = None, None, [], {}

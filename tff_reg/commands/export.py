@@ -1,6 +1,6 @@
-"""Writes a run's model for plain Keras: `bin/export --help` says how.
+"""Exports a run's model to plain Keras; see `bin/export --help`.
 
-The thin end of `tff_reg.experiment.report.export`.
+The command line of `tff_reg.experiment.report.export`.
 """
 
 from tff_reg import quiet
@@ -38,13 +38,13 @@ _SETTINGS = (
 
 
 def fail(message, exit_code=2):
-    """Ends the command with one line."""
+    """Prints an error in one line and ends the command."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
 @command_line.command(_HELP)
 def main(argv, stop):
-    """Exports the run that the flags say."""
+    """Exports the model of the run that the flags name."""
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
     command_line.define_flags(given, _SETTINGS)

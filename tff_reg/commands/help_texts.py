@@ -25,7 +25,7 @@ from tff_reg.settings import Setting, as_text
 
 _WIDTH = 88
 _NAME_WIDTH = 34
-# What a help shows first, in its order.
+# The settings that a short help lists first, in this order.
 _FIRST = (
     "process",
     "task",
@@ -50,7 +50,7 @@ def help_of_run(argv: Sequence[str]) -> str:
     """Returns the text that `bin/run ... --help` prints.
 
     Raises:
-      Ended: If a setting among the arguments cannot be (2).
+      Ended: If a value among the arguments is not allowed (exit code 2).
     """
     try:
         return help_text(_settings_in(argv), _asks_for_all(argv))
@@ -63,7 +63,7 @@ def _asks_for_all(argv: Sequence[str]) -> bool:
 
 
 def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
-    """The settings among arguments, for the help, which has no absl to read them."""
+    """Reads the settings among the arguments without absl, for the help."""
     settings, given = {each.name: each for each in config_lib.listed()}, {}
     truths = {name for name, each in settings.items() if each.type is bool}
     words = iter([own_name(word, settings) for word in written_out(argv)])
@@ -82,12 +82,12 @@ def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
-    """The help of `bin/run`.
+    """Returns the help of `bin/run`.
 
     Args:
-      given: The settings that were given; with `process` or `recipe` among them the
-        effective values of that run are shown.
-      is_all: Whether to show all settings; else those that matter most.
+      given: The given settings; if `process` or `recipe` is among them, the help shows
+        the effective values of that run.
+      is_all: Whether to list all settings instead of the most important ones.
 
     Raises:
       SettingError: If a value is not allowed.
@@ -127,7 +127,7 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
 
 
 def with_settings(help_: str, settings: Iterable[Setting]) -> str:
-    """Puts what settings say of themselves where a help has `{own}`."""
+    """Replaces `{own}` in a help by the entries of settings."""
     own = [line for each in settings for line in _entry(each, each.default or None)]
     return help_.replace("{own}", "\n".join(own))
 
@@ -138,7 +138,7 @@ def with_flags_of_runs(
     """Makes the help of a command that takes the flags of `bin/run`, too.
 
     Returns:
-      As for `command`: with `--help=all` the flags of `bin/run` are in it.
+      A `help_` for `command`; with `--help=all` it also lists the flags of `bin/run`.
     """
 
     def made(argv: Sequence[str]) -> str:
@@ -163,7 +163,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
-    """The lines of all flags of `bin/run`, heading by heading."""
+    """Returns the help lines of all flags of `bin/run`, grouped by heading."""
     lines, group = [], None
     for each in config_lib.listed(process):
         if each.group != group:
@@ -182,7 +182,7 @@ def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
 def _entry(setting: Setting, value: Any = None, is_short: bool = False) -> list[str]:
     """Returns a setting's lines in the help, with its value if it has one.
 
-    Where it `is_short`, without choices and with the first clause alone.
+    With `is_short`, the lines have no choices and only the first clause of the help.
     """
     is_truth = setting.type is bool
     place = setting.placeholder or {int: "N", float: "X", str: "NAME"}.get(

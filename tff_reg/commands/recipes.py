@@ -1,6 +1,6 @@
-"""Lists the papers' experiments: `bin/recipes --help` says how.
+"""Lists the papers' experiments; see `bin/recipes --help`.
 
-The thin end of `tasks.recipes`.
+The command line of `tasks.recipes`.
 """
 
 import functools
@@ -40,7 +40,7 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def listing(found):
-    """The lines of a list of recipes: under each table's heads its recipes."""
+    """Returns the lines of a list of recipes, grouped by paper, table and measure."""
     tables = {}
     for recipe in found:
         key = (recipe.table.paper.title, _title(recipe.table), recipe.measure)
@@ -55,7 +55,7 @@ def listing(found):
 
 
 def description(recipe):
-    """The lines that say everything about a recipe."""
+    """Returns the lines that describe a recipe in full."""
     source = {
         "paper": recipe.table.paper.title,
         "table": _title(recipe.table).removeprefix("Table "),
@@ -88,7 +88,7 @@ def _wrapped(text, indent=""):
 @command_line.command(help_texts.with_settings(_HELP, _SETTINGS))
 def main(argv, stop):
     """Lists recipes, or shows one."""
-    del stop  # Nothing is left half done.
+    del stop  # There is nothing to clean up.
     given = flags.FlagValues()
     command_line.define_flags(given, _SETTINGS)
     patterns = command_line.parse(argv, given, command=_COMMAND, takes_words=True)

@@ -1,7 +1,7 @@
-"""Reproduces a paper's table or figure: `bin/reproduce --help` says how.
+"""Reproduces a paper's table or figure; see `bin/reproduce --help`.
 
-The thin end of `tff_reg.experiment.series.reproduction`, and of
-`tasks.recipes.artifacts`, which knows the tables and figures.
+The command line of `tff_reg.experiment.series.reproduction`, and of
+`tasks.recipes.artifacts`, which lists the tables and figures.
 """
 
 import functools
@@ -67,7 +67,7 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def listing(found):
-    """The lines that name tables and figures."""
+    """Returns the lines that list tables and figures with their runs and hours."""
     width = max(len(each.name) for each in found)
     head = f"{'':{width}}  runs  core hours  GPU hours    work  "
     lines = [head.rstrip()]
@@ -91,7 +91,7 @@ def _short(value):
 
 
 def plan(given, name):
-    """Returns the request that the flags make."""
+    """Returns the `Reproduction` that the flags ask for, and its output directory."""
     requested = several.requested(given)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
@@ -109,12 +109,12 @@ def plan(given, name):
 
 @command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
 def main(argv, stop, executor=None):
-    """Plans, runs, analyses, tabulates.
+    """Plans the runs, carries them out, analyses and tabulates them.
 
     Args:
       argv: The arguments.
-      stop: Is told what to say and to end.
-      executor: Runs the commands; by default in processes of their own.
+      stop: The `Interruption` for the message and the clean-up.
+      executor: Runs the commands; by default each in its own process.
     """
     given = flags.FlagValues()
     own = [*config_lib.listed(), *_OWN, _LIST, command_line.VERBOSITY]

@@ -1,6 +1,6 @@
-"""Trains a federated model: `bin/run --process=fedalign`; `bin/run --help` says more.
+"""Trains a federated model: `bin/run --process=fedalign`; see `bin/run --help`.
 
-The thin end of `tff_reg.experiment.run`.
+The command line of `tff_reg.experiment.run`.
 """
 
 from tff_reg import experiment
@@ -12,7 +12,7 @@ from tff_reg.lazy import flags
 
 @command_line.command(help_texts.help_of_run)
 def main(argv, stop):
-    """Trains as the flags say."""
+    """Carries out the run that the flags describe."""
     given = flags.FlagValues()
     command_line.define_flags(given)
     command_line.parse(argv, given)

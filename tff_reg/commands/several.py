@@ -13,7 +13,7 @@ from tff_reg.settings import SettingError
 
 
 def value_of(given, setting):
-    """A setting's value among flags, or its default.
+    """Returns the value of a setting's flag, or the setting's default.
 
     Raises:
       SettingError: If the value is not allowed.
@@ -29,7 +29,7 @@ def requested(given):
     """Returns the settings that flags give to all runs.
 
     Raises:
-      SettingError: If runs cannot be where jobs are.
+      SettingError: If both `jobs_on` and `runtime` are Ray.
     """
     found = command_line.requested(given)
     if given.jobs_on == jobs.RAY:
@@ -44,7 +44,7 @@ def executor(given, where):
     """Returns the executor that the flags choose; None for this machine alone.
 
     Raises:
-      SettingError: If a flag has no meaning there.
+      SettingError: If a flag does not apply to the executor.
       UnreachableError: If no job can run there.
     """
     values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
@@ -59,13 +59,13 @@ def executor(given, where):
 
 
 def begin(given, planned, stop, executor=None, where=None):
-    """The `batch.Batch` of planned runs, which a signal stops.
+    """Makes the `batch.Batch` of planned runs, which a signal stops.
 
-    `where` is the directory of the runs; `output_dir`, if None.
+    `where` is the directory of the runs; None for `output_dir`.
 
     Raises:
-      SettingError: If there cannot be so many jobs, or nothing can be written to the
-        directory.
+      SettingError: If the number of jobs is not allowed, or the directory is not
+        writable.
     """
     done = batch.Batch(
         planned,
@@ -86,7 +86,7 @@ def begin(given, planned, stop, executor=None, where=None):
 
 @contextlib.contextmanager
 def carried_out(done, fail):
-    """For the body of a `with` statement, which runs a batch and writes its files.
+    """Handles the errors of a `with` body that runs a batch and writes its files.
 
     Args:
       done: The batch.
@@ -95,7 +95,7 @@ def carried_out(done, fail):
     try:
         yield
     except jobs.Interrupted as error:
-        # As if we had been sent the signal, which we may have been, too.
+        # Sends this process the same signal, which it may also have received itself.
         os.kill(os.getpid(), error.number)
         while True:
             signal.pause()
@@ -118,7 +118,7 @@ def carried_out(done, fail):
 
 
 def show(directory, names):
-    """Prints the table of a directory, and which of the files are there."""
+    """Prints `table.md` of a directory, and which of the named files exist."""
     directory = pathlib.Path(directory)
     print()
     print((directory / "table.md").read_text("utf-8"))

@@ -13,7 +13,7 @@ tff-reg test [--slow | pytest's arguments]
 
 @command_line.command(_HELP)
 def main(argv, stop):
-    """Becomes `bin/test`, if there is one."""
+    """Replaces this process by `bin/test`, if that exists."""
     script = pathlib.Path(__file__).parents[2] / "bin" / "test"
     if not script.exists():
         command_line.fail(

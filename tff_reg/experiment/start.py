@@ -1,4 +1,4 @@
-"""`tff_reg.run`: a run in a line of Python, also over the user's own data and model."""
+"""`tff_reg.run`: a run in a line of Python, also with the user's own data and model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     ClientData = Union[Pair, Mapping[str, Pair], data.ArrayClientData]
     Model = Union[str, keras.Model, tf_keras.Model]
 else:
-    # The settings of a class are read off its annotations, without these libraries.
+    # Settings are made from a class's annotations without importing these libraries.
     ClientData = Model = Pair = Any
 
 
@@ -46,8 +46,8 @@ class Arguments(RunConfig):
     Attributes:
       model: Name of a network, or a Keras model, which is trained as it is: its weights
         are the initial ones.
-      client_learning_rate: The clients' learning rate, or a function from the number of
-        a round (1, 2, ...) to it.
+      client_learning_rate: The clients' learning rate, or a function that returns it
+        for a round (1, 2, ...).
       client_data: Training examples in place of a task's: a pair (x, y), which the
         settings `partition`, `num_clients` and so on split; a dict of pairs by the
         client's name; or a `data.ArrayClientData`. x are arrays [n, ...], y class
@@ -80,8 +80,8 @@ class Arguments(RunConfig):
         """Returns the request for the run, and its tasks.
 
         Returns:
-          The config, without what is no setting; and the module `tasks`, or what stands
-          for it with the data and the model that are given.
+          The config, made of the settings alone; and the module `tasks`, or a
+          replacement for it with the given data and model.
 
         Raises:
           SettingError: If a value is not allowed.
@@ -114,7 +114,7 @@ class Arguments(RunConfig):
 def carried_out(
     asked: Arguments, checked: CheckedRun, progress: Optional[progress_lib.Progress]
 ) -> RunResult:
-    """Does a run that was checked, with the functions that are given."""
+    """Carries out a checked run with the given callbacks, sampling and metrics."""
     if asked.sample_fn is not None and checked.config.aggregator == "dp":
         raise SettingError(
             "aggregator",
@@ -154,24 +154,24 @@ def run(asked: Arguments) -> RunResult:
 
     The keyword arguments are the settings of `experiment.RunConfig` (the flags of
     `bin/run`) and the attributes of `experiment.start.Arguments`: the user's own data,
-    model, metrics and sampling. Settings that are not given come from where `bin/run`
-    takes them, by default from the method's paper.
+    model, metrics and sampling. Settings that are not given have the same values as in
+    `bin/run`, by default those of the method's paper.
 
     Without `output_dir` nothing is written, and a second call begins anew. With it the
     run is written there like one of `bin/run`, and the same call again resumes.
 
-    In a notebook a picture shows the accuracies while the run goes on, unless
-    `progress` is given.
+    In a notebook a figure shows the accuracies during the run, unless `progress` is
+    given.
 
     Returns:
       The result: `model` (Keras, for examples as they were given), `metrics` (pandas),
       `plot()`, `rows`, `summary`, `weights`.
 
     Raises:
-      SettingError: If the settings make no run, or not in `output_dir` or on this
+      SettingError: If the settings are invalid, or do not fit `output_dir` or this
         machine.
       TypeError: If an argument does not exist or is of another kind.
-      ValueError: If the data do not fit together, to the model or to the method.
+      ValueError: If the data are inconsistent, or do not fit the model or the method.
       TrainingError: If a round fails.
     """
     config, tasks = asked.asked()

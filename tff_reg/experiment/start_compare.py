@@ -37,12 +37,12 @@ Processes = Union[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The result of `tff_reg.compare`; printed, and shown in a notebook, it is a table.
+    """The result of `tff_reg.compare`; prints, and shows in a notebook, as a table.
 
     Attributes:
-      rows: A row for each method, numbers by column as in `table.csv` (accuracies are
-        shares), None for an empty cell.
-      failed: Why runs failed, by their names; empty where all finished.
+      rows: One row per method: numbers by column as in `table.csv` (accuracies are 0 to
+        1), None for an empty cell.
+      failed: The reasons of failed runs by the runs' names; empty if all finished.
       output_dir: Directory of the runs and the files; None if nothing was written.
     """
 
@@ -77,7 +77,7 @@ class Comparison:
         return curves.draw_curves(drawn, **comparison.texts(self._table))
 
     def to_latex(self) -> str:
-        """The table for LaTeX (booktabs), as in `table.tex`."""
+        """Returns the table for LaTeX (booktabs), as in `table.tex`."""
         return self._table.latex()
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Arguments(start.Arguments):
 
 
 class _Rounds(progress_lib.Progress):
-    """A bar for the rounds of a run, without the description before them."""
+    """A progress bar of a run's rounds, without the description of the run."""
 
     def __init__(self, total_rounds: int):
         self._bar = progress_lib.for_this_output(total_rounds)
@@ -131,7 +131,7 @@ _Function = Callable[[Processes, Arguments], Comparison]
 def _after_processes(
     kind: Callable[P, Arguments],
 ) -> Callable[[_Function], Callable[Concatenate[Processes, P], Comparison]]:
-    """As `with_arguments_of`, for a function whose first argument are the processes."""
+    """Does what `with_arguments_of` does, after a first argument `processes`."""
 
     def decorate(
         function: _Function,
@@ -164,7 +164,7 @@ def compare(processes: Processes, asked: Arguments) -> Comparison:
     The runs follow one another in this process. With `output_dir` they are kept there
     as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
     `curves.png`, `curves.pdf`, ...), and the same call again resumes; without it
-    nothing is kept. A run that fails is named, and the table has the rest.
+    nothing is kept. Failed runs are named, and the table has the other runs.
 
     Returns:
       The `Comparison`.
@@ -172,7 +172,7 @@ def compare(processes: Processes, asked: Arguments) -> Comparison:
     Raises:
       SettingError: If a run cannot be set up.
       TypeError: If an argument does not exist or is of another kind.
-      ValueError: If the data do not fit together or to the model.
+      ValueError: If the data are inconsistent, or do not fit the model.
       TrainingError: If all runs failed.
     """
     say = _nothing if isinstance(asked.progress, progress_lib.Silence) else print
@@ -214,7 +214,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _seeds(config: RunConfig, seeds: Union[int, Sequence[int]]) -> tuple[int, ...]:
-    """The seeds; refuses what only a single run has."""
+    """Returns the seeds; refuses `process` and `seed`, which are for a single run."""
     for name, why in (
         ("process", "the first argument lists them."),
         ("seed", "give seeds, how many or which."),
@@ -234,14 +234,14 @@ def _carry_out(
     tasks: Any,
     say: Callable[..., None],
 ) -> dict[str, str]:
-    """Does the runs; returns why those failed that did, by their names.
+    """Carries out the runs; returns the reasons of failed runs by the runs' names.
 
     Raises:
-      ValueError, TrainingError: The first one's, if all failed.
+      ValueError, TrainingError: The error of the first run, if all failed.
     """
     failed: dict[str, str] = {}
     errors = []
-    # What is finished is looked at again where functions or the model are the user's.
+    # A finished run with the user's functions, data or model is checked again.
     is_plain = (
         asked.sample_fn is None and not asked.metrics and asked.client_data is None
     )

@@ -3,8 +3,8 @@
     from tff_reg import methods
     methods.FedProx(strength=0.1)
 
-`methods.NAME` is the class of a method, ours or an installed package's; `names` lists
-them. Nothing here loads TensorFlow before it is used.
+`methods.CLASS` is the class of a method, built-in or from an installed package; `names`
+returns the methods' names. TensorFlow is loaded at its first use, not at import.
 """
 
 from typing import Any
@@ -67,8 +67,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a method by the class's name."""
-    # Modules of the package are asked for here, too, before they are imported.
+    """Returns the class of a method by the class's name."""
+    # Python also calls this for submodules that are not imported yet.
     if name[:1].isupper():
         for found in methods().values():
             if found.__name__ == name:

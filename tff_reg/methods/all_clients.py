@@ -11,7 +11,7 @@ from tff_reg.lazy import tf
 from tff_reg.methods import drift, memories, method
 
 NAME = "all_clients"
-# The memory's name among all methods'.
+# The memory's key; see `memories.keys`.
 MEAN = f"{NAME}/mean"
 
 

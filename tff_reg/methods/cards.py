@@ -1,6 +1,6 @@
 """Cards of the methods for the documentation: role, idea, use, evidence.
 
-The site's pages of the methods and the README's list are made from them.
+The documentation's method pages and the README's list are generated from them.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Card:
 
     Attributes:
       role: One of the roles above.
-      idea: What it does to FedAvg's round.
-      use: The case that it is made for.
+      idea: The method's change to FedAvg's round.
+      use: The case for which to choose the method.
       checked: One of the three kinds of evidence above.
     """
 

@@ -1,13 +1,13 @@
 """The methods by name, and their combinations.
 
-This module needs no TensorFlow: flags are made and checked from it.
+This module needs no TensorFlow, so the command line can build and check its flags here.
 
 A process name is a method or a combination, such as `fedprox` or `fedalign+man`.
 `fedavg` adds nothing: `fedavg+man` is `man`. Installed packages add methods by entry
 points in the group `tff_reg.methods`, each a sub-class of `method.Method`; `add_file`
 adds the methods of a file.
 
-Functions of a process name raise `UnknownProcessError` as `parse` does.
+Functions that look up the methods of a process raise the errors of `parse`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UnknownProcessError(ValueError):
 
 
 class Strength(NamedTuple):
-    """A hyperparameter of a method, which is the flag `--<method>_<field>`.
+    """A hyperparameter of a method, set by the flag `--<method>_<field>`.
 
     Attributes:
       method: The method's name.
@@ -83,16 +83,16 @@ class Strength(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its name among the settings of a run."""
+        """The hyperparameter's name among the settings of a run."""
         return f"{self.method}_{self.setting.name}"
 
 
-# Methods of files and packages that were asked for so far, by name.
+# Methods of files and packages that have been loaded so far, by name.
 _loaded: dict[str, type[method_lib.Method]] = {}
 
 
 def methods() -> Mapping[str, type[method_lib.Method]]:
-    """The classes of all methods by name: ours, then those of packages and files.
+    """Returns the classes of all methods by name: built-in, packages', files'.
 
     A package's method that cannot be loaded is left out with a warning.
     """
@@ -115,7 +115,7 @@ def find(name: str) -> type[method_lib.Method]:
       The class.
 
     Raises:
-      PluginError: If its package cannot be loaded, or it is no method.
+      PluginError: If the package cannot be loaded or does not provide a method.
     """
     if name in OURS:
         module = importlib.import_module(f"tff_reg.methods.{name}")
@@ -135,7 +135,7 @@ def find(name: str) -> type[method_lib.Method]:
 
 
 def load_named(words: Iterable[str]) -> None:
-    """Loads the methods of packages whose name is in one of some words.
+    """Loads the packages' methods whose names occur in the given words.
 
     Args:
       words: Arguments of a command, or names of settings.
@@ -143,7 +143,7 @@ def load_named(words: Iterable[str]) -> None:
     text = " ".join(words)
     for name in plugins.entry_points(ENTRY_POINTS, OURS):
         if name in text:
-            # `parse` says why a method cannot be had, where it is one of a process.
+            # `parse` reports the error if a process uses the method.
             with contextlib.suppress(plugins.PluginError):
                 find(name)
 
@@ -155,11 +155,11 @@ def add_file(path: str) -> list[str]:
       path: The file's path.
 
     Returns:
-      Their names.
+      The methods' names.
 
     Raises:
-      PluginError: If the file cannot be loaded, has no method, or a method has the
-        name of another.
+      PluginError: If the file cannot be loaded or has no method, or if a method's name
+        is invalid, or its name or a flag is already taken.
     """
     module = plugins.load_file(path)
     classes = plugins.members(
@@ -202,16 +202,19 @@ def _file_of(cls: type) -> Optional[str]:
 def _is_method(value: Any, name: str) -> bool:
     if not (isinstance(value, type) and issubclass(value, method_lib.Method)):
         return False
-    # Only settings of its own need the decorator.
+    # The decorator is needed only by a class that declares settings.
     is_complete = "__dataclass_fields__" in vars(value)
     is_complete = is_complete or not inspect.get_annotations(value)
     return is_complete and getattr(value, "name", None) == name
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods, without loading any package."""
-    known = (*OURS, *plugins.entry_points(ENTRY_POINTS, OURS), *_loaded)
-    return tuple(dict.fromkeys(known))
+    """Returns the names of all methods without loading any package.
+
+    Methods of other packages come last, sorted by name: they act in this order.
+    """
+    others = {*plugins.entry_points(ENTRY_POINTS, OURS), *_loaded} - {*OURS}
+    return (*OURS, *sorted(others))
 
 
 def parse(process: str) -> tuple[str, ...]:
@@ -258,7 +261,7 @@ def parse(process: str) -> tuple[str, ...]:
 
 
 def parts_of(process: str) -> list[str]:
-    """The names that a process name holds, known or not, in its order."""
+    """Splits a process name into method names, in order and unchecked."""
     return [part.strip() for part in process.lower().split("+")]
 
 
@@ -270,11 +273,11 @@ def settings(process: str, given: Collection[str] = ()) -> dict[str, Any]:
       given: As for `required_settings`.
 
     Returns:
-      By name the settings of the first method's paper (of FedAvg's for 'fedavg') and
-      the settings that its methods require.
+      Settings by name: those of the first method's paper (for 'fedavg' FedAvg's),
+      overridden by the settings that the process's methods require.
 
     Raises:
-      SettingError: As of `required_settings`.
+      SettingError: As in `required_settings`.
     """
     return with_required(process, first(process).paper_settings, given)
 
@@ -286,25 +289,25 @@ def settings_from(process: str) -> str:
 
 
 def first(process: str) -> type[method_lib.Method]:
-    """The method that a process takes its settings from: its first, or FedAvg."""
+    """Returns the method whose settings a process uses: its first method, or FedAvg."""
     return _in_order(process)[0]
 
 
 def with_required(
     process: str, values: Mapping[str, Any], given: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Returns settings with the ones that a process requires.
+    """Adds the settings that a process requires to given settings.
 
     Args:
       process: A process name.
-      values: Settings by name. A projector among them is kept.
+      values: Settings by name. A projector other than 'none' is kept.
       given: As for `required_settings`.
 
     Returns:
       All settings by name.
 
     Raises:
-      SettingError: As of `required_settings`.
+      SettingError: As in `required_settings`.
     """
     required = required_settings(process, given)
     if values.get("projector", "none") != "none":
@@ -313,14 +316,14 @@ def with_required(
 
 
 def required_settings(process: str, given: Collection[str] = ()) -> dict[str, Any]:
-    """The settings that the methods of a process require, by name.
+    """Returns the settings that the methods of a process require, by name.
 
     Args:
       process: A process name.
-      given: Names of the settings that the user gives, in which methods may differ.
+      given: Names of settings that the user gives; methods may disagree on them.
 
     Raises:
-      SettingError: If two methods require different values of another setting.
+      SettingError: If methods require different values of a setting not in `given`.
     """
     required: dict[str, Any] = {}
     whose: dict[str, str] = {}
@@ -339,24 +342,24 @@ def required_settings(process: str, given: Collection[str] = ()) -> dict[str, An
 
 
 def without(process: str, other: str) -> str:
-    """The process of the methods that another process lacks."""
+    """Removes the methods of `other` from `process`; 'fedavg' if none is left."""
     left = [part for part in parts_of(process) if part not in parts_of(other)]
     return "+".join(left) or "fedavg"
 
 
 def _in_order(process: str) -> list[type[method_lib.Method]]:
-    """The methods of a process in the order of its name; FedAvg for 'fedavg'."""
+    """Returns the methods in the order of the process name; FedAvg for 'fedavg'."""
     parse(process)
     added = [find(part) for part in parts_of(process) if part != "fedavg"]
     return added or [find("fedavg")]
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:
-    """The hyperparameters of a process.
+    """Returns the hyperparameters of a process.
 
     Args:
-      process: A process name, or None for our methods and those of files and packages
-        that were asked for.
+      process: A process name, or None for the built-in methods and the methods that
+        have been loaded from files and packages.
 
     Returns:
       One entry per field of each method's dataclass.

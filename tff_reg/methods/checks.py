@@ -14,7 +14,7 @@ _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 
 
 def exclusive_of(method: Any) -> set[str]:
-    """The roles of a method, or of a class, that only one of a combination can have."""
+    """Returns the exclusive roles of a method or a method class."""
     derived = {role for hook, role in words.BY_HOOK.items() if does(method, hook)}
     return {*method.exclusive, *derived}
 
@@ -30,7 +30,7 @@ def check_combination(methods: Sequence[Any]) -> None:
       methods: The methods of the combination.
 
     Raises:
-      IncompatibleMethodsError: If a method stands there twice, two have the same
+      IncompatibleMethodsError: If a method is listed twice, two methods have the same
         exclusive role, or one needs single labels and another mixes examples.
     """
     names = [m.name for m in methods]
@@ -56,7 +56,7 @@ def check_combination(methods: Sequence[Any]) -> None:
 
 
 def check_memories(methods: Sequence[Method]) -> None:
-    """Checks the declarations of memories of a combination.
+    """Checks the memories that the methods of a combination declare.
 
     Args:
       methods: The methods of the combination.
@@ -76,8 +76,10 @@ def check_memories(methods: Sequence[Method]) -> None:
         for where in ("client_memory", "server_memory"):
             for name, given in getattr(method, where).items():
                 memory = memories.declared(given)
+                if not memory.is_shared:
+                    continue
                 first, other = seen.setdefault((where, name), (memory, method.name))
-                if memory.is_shared and first.is_shared and memory != first:
+                if memory != first:
                     raise IncompatibleMethodsError(
                         f"{other} and {method.name} share the memory {name!r} with"
                         " other first values, or only one's is sent: declare it by the"
@@ -130,7 +132,7 @@ def require_classifier(
     """Checks that a network, if the model shows it, is a classifier.
 
     Raises:
-      ClassifierNeededError: If it has no classes.
+      ClassifierNeededError: If the network is not a classifier.
     """
     if has_network(model) and model.network.num_classes is None:
         raise contract.ClassifierNeededError(
@@ -141,9 +143,9 @@ def require_classifier(
 
 
 def has_network(model: tff.learning.models.VariableModel) -> bool:
-    """Whether a model shows its network: a `LearningModel` without own `forward_pass`.
+    """Whether methods can use a model's network: a plain `LearningModel`.
 
-    A wrapper or an own `forward_pass` would not be called by methods.
+    Methods call the network directly and would skip a wrapper or custom `forward_pass`.
     """
     if not isinstance(model, models.LearningModel):
         return False

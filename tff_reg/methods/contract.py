@@ -60,7 +60,7 @@ class HookError(ValueError):
 
 
 class NeedError(ValueError):
-    """A hook read a value that the process lacks; the message has the remedy."""
+    """A hook uses something that is unavailable to it; the message has the remedy."""
 
 
 class NetworkNeededError(TypeError):
@@ -92,7 +92,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
     Args:
       cls: The class.
       base: `Method`.
-      sets: The allowed constants by name, by the attribute's name.
+      sets: For each attribute's name, its allowed constants by name.
 
     Raises:
       ContractError: If a name is of the old contract or looks misspelt, a hook takes
@@ -113,7 +113,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f" its replacement is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
-        # A static or class method has the function in it.
+        # Static and class methods wrap a function.
         is_function = callable(getattr(value, "__func__", value))
         alike = hooks if is_function else sorted({*public} - {*hooks})
         if not inherited and not is_field and (hint := near(name, alike)):
@@ -150,8 +150,8 @@ def _check_does_something(where: str, cls: type, base: type, hooks: list[str]) -
 
 
 def _check_field(where: str, cls: type, name: str, value: Any) -> None:
-    """Refuses an inherited setting's new value without a type: it would not count."""
-    fields = getattr(cls, "__dataclass_fields__", {})  # Still those of the parents.
+    """Refuses a new value of an inherited setting without a type: it has no effect."""
+    fields = getattr(cls, "__dataclass_fields__", {})  # Still the parents' fields.
     if name in fields and name not in cls.__dict__.get("__annotations__", {}):
         raise ContractError(
             f"{where}: {name} = {value!r} would not count, as {name} is a setting of"
@@ -160,10 +160,10 @@ def _check_field(where: str, cls: type, name: str, value: Any) -> None:
 
 
 def check_made(cls: type) -> None:
-    """Checks that the decorator made fields of a class's settings.
+    """Checks that `dataclass` turned all settings of a class into fields.
 
     Raises:
-      ContractError: If one is left, as without it or without its type.
+      ContractError: If the decorator or a setting's type annotation is missing.
     """
     inherited = getattr(cls, "__dataclass_fields__", {})
     is_decorated = "__dataclass_fields__" in vars(cls)
@@ -215,7 +215,7 @@ def call(method: Any, hook: str, *arguments: Any) -> Any:
 
 
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
-    """Calls a function of a method as `call` does a hook."""
+    """Calls a function of a method with the checks and errors of `call`."""
     drawn = random.getstate(), np.random.get_state()[2]
     try:
         with tf.variable_creator_scope(_no_variable):
@@ -270,7 +270,7 @@ def _text_of(error: Exception) -> str:
 
 
 def _files_of(method: Any) -> set[str]:
-    """The files of a method's class and of its base classes."""
+    """Returns the source files of a method's class and of its base classes."""
     found: set[str] = set()
     for cls in type(method).__mro__:
         for value in vars(cls).values():
@@ -310,7 +310,7 @@ def check_like(
       hook: The hook's name.
       values: The hook's result.
       expected: Tensors or variables.
-      what: A noun for one of them, for the message.
+      what: A noun for one tensor, for the message.
 
     Returns:
       The values in a list.
@@ -348,7 +348,7 @@ def _check_each(
 
 
 def is_a(value: Any, kinds: Any) -> bool:
-    """`isinstance`, after which a checker takes no element's type for unknown."""
+    """Calls `isinstance` without narrowing to elements of a type unknown to pyright."""
     return isinstance(value, kinds)
 
 
@@ -399,7 +399,7 @@ def check_names(
     """Checks that a hook returned a mapping with declared names only.
 
     Raises:
-      HookError: If it did not.
+      HookError: If the result is no mapping, or holds an undeclared name.
     """
     if not is_a(given, Mapping):
         raise refuse(
@@ -422,7 +422,7 @@ def check_scalar(
       The value; a number of Python or NumPy as a tensor.
 
     Raises:
-      HookError: If it is no such scalar.
+      HookError: If the value is no scalar of this data type.
     """
     if isinstance(value, (bool, int, float, np.number)):
         return tf.constant(value, dtype or tf.float32)

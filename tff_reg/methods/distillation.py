@@ -8,12 +8,12 @@ from tff_reg.lazy import tf
 def divergence(
     target_logits: tf.Tensor, logits: tf.Tensor, temperature: float = 1.0
 ) -> tf.Tensor:
-    """KL(softmax(target / T) || softmax(logits / T)), mean over the batch.
+    """Computes KL(softmax(target / T) || softmax(logits / T)), mean over the batch.
 
     Args:
-      target_logits: float [batch, classes]; differentiated too unless stopped.
+      target_logits: float [batch, classes]; gradients also flow into it unless stopped.
       logits: float [batch, classes].
-      temperature: T; the result is not multiplied by its square.
+      temperature: T; the result is not multiplied by T^2.
 
     Returns:
       A scalar; 0 for an empty batch.

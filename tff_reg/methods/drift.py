@@ -10,16 +10,16 @@ from tff_reg.methods import method
 
 
 def alpha_of(strength: float, local: method.Local) -> tf.Tensor:
-    """alpha_i = alpha / wt_i, a scalar; 0 for a client without examples."""
+    """Returns alpha_i = alpha / wt_i, a scalar; 0 for a client without examples."""
     size = local.relative_size
-    # tf.cast would round a Python number to float32 on the way.
+    # tf.cast would first round a Python number to float32.
     return tf.math.divide_no_nan(tf.constant(strength, size.dtype), size)
 
 
 def grown(
     memory: Sequence[Any], total: Sequence[Any], server: method.Server
 ) -> method.Tensors:
-    """Returns a memory plus the cohort's total for it divided by N."""
+    """Returns memory + total / N: the cohort's total over the number of all clients."""
     return [old + t / server.num_clients for old, t in zip(memory, total)]
 
 

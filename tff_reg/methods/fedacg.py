@@ -12,10 +12,10 @@ $$
 With m the server's momentum, clients receive a = w_g + lambda m and add beta' ||w -
 a||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
 Afterwards m' = lambda m + mean of (w_i - a), and the new model, w_g + m', is the
-plain mean of the clients'. That model is evaluated, not the sent one.
+plain mean of the clients' models. Evaluation uses w_g, not the a that clients receive.
 
-The authors' code also multiplies the learning rate by the decay of a round after every
-local epoch, and computes in mixed precision; ours does not.
+The authors' code also applies a round's learning-rate decay after every local epoch,
+and computes in mixed precision; ours does not.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FedACG(method.Method):
         return {"momentum": drift.plus(ahead, server.mean_delta)}
 
     def next_model(self, server: method.Server) -> method.Tensors:
-        # The server optimiser's model is wg plus the mean of w_i - a_i.
+        # `server.weights` is wg plus the mean of w_i - a_i.
         return drift.plus(server.weights, self._decayed(server.old_memory))
 
     def _decayed(self, memory: method.Memory) -> method.Tensors:

@@ -10,10 +10,10 @@ v' = v + \Delta^2, \qquad
 \Delta = \operatorname{mean}_i (w_i - \bar w)
 $$
 
-Algorithm 2 without momentum (beta1 = 0), as in its experiments; v begins at tau^2. The
-rates and tau are those of the FedMLB paper's FedAdam.
+Algorithm 2 without momentum (beta1 = 0), as in the paper's experiments; v begins at
+tau^2. The learning rates and tau are those of the FedMLB paper's FedAdam.
 
-The mean is weighted by examples; FedACG's code takes the plain one
+The mean is weighted by examples; FedACG's code takes the plain mean
 (`--client_weighting=uniform`).
 """
 

@@ -10,12 +10,12 @@ v' = \beta_2 v + (1 - \beta_2) \Delta^2, \qquad
 \bar w' = \bar w + \eta \frac{m'}{\sqrt{v'} + \tau}
 $$
 
-Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2, and nothing corrects the
-bias of the first rounds. tau is 0.001, as in the FedMLB paper.
+Algorithm 2 with the paper's betas, 0.9 and 0.99; v begins at tau^2, without bias
+correction in the first rounds. tau is 0.001, as in the FedMLB paper.
 
-The mean is weighted by examples; FedACG's code takes the plain one
+The mean is weighted by examples; FedACG's code takes the plain mean
 (`--client_weighting=uniform`). TFF 0.87's own Adam has beta2 0.999, v = 0 at first, and
-corrects the bias: over 1,000 rounds it takes 0.3 to 0.75 of these steps.
+bias correction: over 1,000 rounds its steps are 0.3 to 0.75 times as long as these.
 """
 
 from __future__ import annotations

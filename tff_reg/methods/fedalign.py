@@ -1,4 +1,4 @@
-r"""FedAlign: the last block's Lipschitz constant, held to that of its own sub-block.
+r"""FedAlign: aligns the last block's Lipschitz constant with that of a sub-block.
 
 Matias Mendieta, Taojiannan Yang, Pu Wang, Minwoo Lee, Zhengming Ding, Chen Chen. "Local
 Learning Matters: Rethinking Data Heterogeneity in Federated Learning." CVPR 2022.
@@ -14,13 +14,13 @@ its input. Both runs give a transmitting matrix (Eqs. 6-7), whose spectral norm 
 for a Lipschitz constant; the term is the mean squared difference of the two norms over
 the batch (Eq. 5).
 
-What the authors' code does and the paper does not say: the features are pooled to the
-same size before the transmitting matrix, which is divided by the number of positions;
-the full block's features are constants in the term, so that only the sub-block's
-weights learn from it; and the term is rescaled in every step to `strength` times the
-cross-entropy (`lipschitz_scaling='relative'`). That is the default here, since it gave
-the published numbers. Gradients are clipped at norm 10. Their code takes two backward
-passes; ours is one, of the sum, to the same gradient.
+The authors' code goes beyond the paper's text: it pools the features to the same size
+and divides the transmitting matrix by the number of positions; the full block's
+features are constants in the term, so that only the sub-block's weights learn from it;
+and the term is rescaled in every step to `strength` times the cross-entropy
+(`lipschitz_scaling='relative'`). The defaults here follow the code, which gave the
+published numbers. Gradients are clipped at norm 10. The code runs two backward passes;
+ours runs one on the sum of the losses, with the same gradient.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FedAlign(method.Method):
     )
     paper = "Mendieta et al., CVPR 2022"
     paper_settings = papers.FEDALIGN
-    # For it alone, in the authors' code.
+    # The authors' code clips for FedAlign only.
     required_settings = {"max_gradient_norm": 10.0}
 
     strength: float = settings.setting(
@@ -124,7 +124,7 @@ class FedAlign(method.Method):
 
 
 def transmitting_matrix(block_input: tf.Tensor, block_output: tf.Tensor) -> tf.Tensor:
-    """X of Eqs. 6-7 for every example: how input channels go with output channels.
+    """Computes X of Eqs. 6-7 per example: products of input and output channels.
 
     Args:
       block_input: float [batch, height1, width1, channels1], pooled to the output's
@@ -152,19 +152,19 @@ def transmitting_matrix(block_input: tf.Tensor, block_output: tf.Tensor) -> tf.T
 
 
 def spectral_norm(matrix: tf.Tensor, iterations: int) -> tf.Tensor:
-    """The largest singular value by power iteration from the all-ones vector.
+    """Computes the largest singular value by power iteration from the all-ones vector.
 
-    With G = matrix matrix^T and n iterations it is (|G^n 1| / |G^(n-1) 1|)^(1/2), for
-    which G is squared a few times: many small products cost more than few.
+    With G = matrix matrix^T and n iterations it is (|G^n 1| / |G^(n-1) 1|)^(1/2).
+    Powers of G come from repeated squaring, which is faster than n small products.
 
     Args:
       matrix: float [batch, rows, columns].
       iterations: n, the number of multiplications with G.
 
     Returns:
-      float [batch], from below; differentiable through the iterations. With a
-      single iteration the starting vector is not normalised (as in the authors'
-      code), so that the value is too large by the fourth root of the rows.
+      float [batch], a lower bound; differentiable through the iterations. With a
+      single iteration the starting vector is not normalised (as in the authors' code),
+      so that the value is too large by the fourth root of the number of rows.
     """
 
     def multiply(matrix: tf.Tensor, vector: tf.Tensor):
@@ -174,7 +174,7 @@ def spectral_norm(matrix: tf.Tensor, iterations: int) -> tf.Tensor:
     vector = tf.ones_like(gram[:, 0])
     power, left = gram, iterations - 1
     while left:
-        # Any factor will do; the largest entry is at most the largest eigenvalue.
+        # The scale cancels below; the largest entry is at most the largest eigenvalue.
         largest = tf.reduce_max(power, axis=[1, 2], keepdims=True)
         power = tf.math.divide_no_nan(power, tf.stop_gradient(largest))
         if left % 2:
@@ -192,11 +192,11 @@ def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
     Args:
       x: float [batch, rows, columns, channels].
-      height: Rows of the result; with no fewer rows than that, `x` keeps its rows.
-      width: Columns of the result, likewise.
+      height: Rows of the result.
+      width: Columns of the result.
 
     Returns:
-      float [batch, height, width, channels].
+      float [batch, height, width, channels]; `x` itself if it is not larger than that.
     """
     _, rows, columns, _ = x.shape
     if rows <= height and columns <= width:
@@ -205,7 +205,7 @@ def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 
 def _length(vector: tf.Tensor) -> tf.Tensor:
-    """The norms [batch] of vectors [batch, rows], with gradient zero at zero."""
+    """Computes the norms [batch] of vectors [batch, rows]; the gradient at 0 is 0."""
     squared = tf.reduce_sum(tf.square(vector), axis=1)
     positive = squared > 0
     return tf.where(positive, tf.sqrt(tf.where(positive, squared, 1.0)), 0.0)

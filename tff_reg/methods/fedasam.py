@@ -11,8 +11,8 @@ g = \nabla \ell(w), \quad t = |w| + \eta
 $$
 
 With t = |w| + eta for weights and 1 for biases, the perturbation is rho t^2 g / ||t
-g||. As in the authors' code, weights are what PyTorch calls so: kernels, and the scales
-of norms (`scaled='kernels'` is the usual reading).
+g||. As in the authors' code, weights are the parameters that PyTorch names `weight`:
+kernels and the scales of norms. `scaled='kernels'` takes kernels only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FedASAM(fedsam.FedSAM):
     )
 
     def _is_scaled(self, weight: tf.Variable) -> bool:
-        # Whatever its name: biases have one axis, as have the scales of norms.
+        # Kernels have several axes; biases and the scales of norms have one.
         is_scale = re.search(r"gamma(_\d+)?:0$", weight.name) is not None
         return weight.shape.rank > 1 or (is_scale and self.scaled == "code")
 

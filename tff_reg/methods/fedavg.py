@@ -18,7 +18,7 @@ from tff_reg.methods import method, papers
 
 @dataclasses.dataclass(frozen=True)
 class FedAvg(method.Method):
-    """Federated averaging: no addition at all."""
+    """Plain federated averaging, without any change."""
 
     name = "fedavg"
     title = "Weighted average of the clients' models"

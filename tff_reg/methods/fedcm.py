@@ -1,4 +1,4 @@
-r"""FedCM: every gradient is mixed with the direction of the last round.
+r"""FedCM: mixes every local gradient with the previous global update.
 
 Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao. "FedCM: Federated Learning with
 Client-level Momentum." 2021. https://arxiv.org/abs/2106.10874
@@ -9,19 +9,19 @@ D' = \operatorname{mean}_i \frac{\bar w - w_i}{K \eta}
 $$
 
 The client uses the gradient alpha g + (1 - alpha) D, clipped, where g is the gradient
-of the loss. D is the mean of (wg - w_i) / (K l) over the clients of the last round; K
-is a client's number of steps and l its learning rate in that round. In the first round
-D is 0, so steps are alpha times as long. The server sends D with the model. Clients
-upload the number K l beside their update. With any client optimiser other than SGD
-without momentum, wg - w_i is replaced by l times the sum of the gradients that the
-optimiser used, and clients upload that sum as well. D has the clients' weights of the
-average. With adaptive client optimisers FedCM stays far behind FedAvg: D has the scale
-of gradients, but adaptive steps do not.
+of the loss. D is the mean of wg - w_i over the previous round's clients, weighted as in
+the average, divided by the mean of K l; K is a client's number of steps and l its
+learning rate in that round. In the first round D is 0, so steps are alpha times as
+long. The server sends D with the model. Clients upload the number K l beside their
+update. With any client optimiser other than SGD without momentum, l times the sum of
+the gradients that the optimiser used replaces wg - w_i, and clients upload it as well.
+With adaptive client optimisers FedCM stays far behind FedAvg: D has the scale of
+gradients, but adaptive steps do not.
 
 FL-Simulator, another group's implementation, takes the number of steps of the first
 client (epochs times examples over batch size, a fraction) as K for all clients. Here K
 is the population's `local_steps`, which may be a fraction. Its default is the number of
-steps of a client of mean size, or, if sizes are not known, the steps taken.
+steps of an average-sized client, or, if sizes are not known, the steps taken.
 """
 
 from __future__ import annotations

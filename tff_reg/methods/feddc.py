@@ -13,8 +13,8 @@ The client uses the gradient of the loss plus alpha_i (w - (wg - h_i)) - s_i + s
 clipped as a whole. After training, h_i += w_i - wg, s_i' = s_i - s / wt_i + (wg - w_i)
 / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort; the new model is the
 unweighted mean of the cohort's models plus the mean of h over all clients. K is the
-number of steps of a client of mean size, and lr0 the learning rate before any decay.
-The mean of all clients' last models is reported with `--averages_all_clients`. With a
+number of steps of an average-sized client, and lr0 the learning rate before any decay.
+`--averages_all_clients` also evaluates the mean of all clients' last models. With a
 client optimiser other than SGD without momentum, (wg - w_i) / (K lr0) is replaced as in
 SCAFFOLD.
 """
@@ -93,7 +93,7 @@ class FedDC(method.Method):
 
 
 def _scaled_common(local: method.Local) -> method.Tensors:
-    """The common part, s / wt_i."""
+    """Returns the server's control variate for this client, s / wt_i."""
     return [
         tf.math.divide_no_nan(common, local.relative_size)
         for common in local.server_memory["s"]

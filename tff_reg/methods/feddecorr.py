@@ -8,14 +8,14 @@ $$
 \ell(w) + \frac{\beta}{B}\, \operatorname{mean}_{i \neq j} M_{ij}^2
 $$
 
-With x the embeddings of a batch of B, each of their d dimensions brought to mean 0 and
-(unbiased) variance 1, and M = x'x, the term is the mean square of M's entries off the
-diagonal, divided by B. That is the authors' code. The paper has ||K||_F^2 / d^2 of the
-correlation matrix K, about B / (B - 1)^2 times as much: 1 / 62 at B = 64, so strengths
-cannot be exchanged. The code does not clip gradients.
+With x the embeddings of a batch of B, each of the d dimensions standardised to mean 0
+and (unbiased) variance 1, and M = x'x, the term is the mean square of M's off-diagonal
+entries, divided by B, as in the authors' code. The paper's term is ||K||_F^2 / d^2 with
+the correlation matrix K, about B / (B - 1)^2 times as much (1 / 62 at B = 64), so its
+strengths do not carry over. The code does not clip gradients.
 
-One example has no correlation: the term is 0. Of two all correlations are 1 or -1: the
-term is constant.
+For a batch of one example the term is 0. For two examples all correlations are 1 or -1,
+so the term is constant.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FedDecorr(method.Method):
 
 
 def correlation(features: tf.Tensor) -> tf.Tensor:
-    """The mean squared correlation of the dimensions, by the authors' scale.
+    """Computes the mean squared correlation between dimensions, on the code's scale.
 
     Args:
       features: float [batch, dimensions].

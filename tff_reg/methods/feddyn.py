@@ -10,15 +10,15 @@ h_i' = h_i + w_i - \bar w, \qquad
 \bar w' = \frac{1}{|S|} \sum_{i \in S} w_i + \frac{1}{N} \sum_{j=1}^{N} h_j'
 $$
 
-The gradient is that of the loss plus alpha_i (h_i - wg), clipped, plus alpha_i w:
-half of the proximal term is not clipped, as in the authors' code, where it is extra
-weight decay. The FedMLB authors' code clips the whole (`clipping='whole'`). Afterwards
-h_i += w_i - wg, and the new model is the unweighted mean of the cohort's models plus
-the mean of h over all clients.
+The client adds alpha_i (h_i - wg) to the gradient of the loss, clips the sum, and adds
+alpha_i w: this half of the proximal term is not clipped, as in the authors' code, where
+it is extra weight decay. The FedMLB authors' code clips the whole (`clipping='whole'`).
+Afterwards h_i += w_i - wg, and the new model is the unweighted mean of the cohort's
+models plus the mean of h over all clients.
 
-alpha is 0.01 in the MAN authors' script and in the recipes. The paper's accuracies are
-of the mean of all clients' last models, which `--averages_all_clients` reports besides;
-its clients take part each with a probability (`--client_sampling=independent`).
+alpha is 0.01 in the MAN authors' script and in the recipes. The paper evaluates the
+mean of all clients' last models (`--averages_all_clients`) and samples clients
+independently (`--client_sampling=independent`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FedDyn(method.Method):
     title = "Proximal term with a linear part that accumulates each client's drift"
     paper = "Acar et al., ICLR 2021"
     paper_settings = papers.MAN
-    # As its paper, FedDC's and FedSpeed's report it.
+    # FedDyn's, FedDC's and FedSpeed's papers report the mean of all clients.
     required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
     exclusive = (method.DRIFT,)
     client_memory = {"h": memories.zeros}

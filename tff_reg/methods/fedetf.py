@@ -1,4 +1,4 @@
-r"""FedETF: a fixed classifier whose classes are as far apart as can be.
+r"""FedETF: a fixed simplex classifier of equally distant classes.
 
 Zexi Li, Xinyi Shang, Rui He, Tao Lin, Chao Wu. "No Fear of Classifier Biases: Neural
 Collapse Inspired Federated Learning with Synthetic and Fixed Classifier." ICCV 2023.
@@ -9,16 +9,16 @@ z = g\, \frac{f^\top}{\| f \|} M, \qquad
 M = \sqrt{\frac{C}{C - 1}}\, P \left(I - \frac{1}{C} 1 1^\top\right)
 $$
 
-The model's last linear layer gives way to a linear layer of d >= C outputs, f of length
-1, and logits g f'M. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
-decomposition of a d x C matrix of uniform numbers, is drawn from the model's seed, the
-same for all clients, and not trained; g is. The task loss sees the logits plus log
-max(n_c, 1), with n_c the client's examples of class c; evaluation the logits alone.
+A linear layer with d >= C outputs f, normalised to length 1, and logits g f'M replace
+the last linear layer. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
+decomposition of a d x C matrix of uniform numbers, is drawn from the model's seed, is
+the same for all clients, and is not trained; g is trained. The task loss adds log
+max(n_c, 1) to the logits, n_c being the client's examples of class c; evaluation not.
 
-In the authors' code g starts at 10 for their CNN and VGG and at 1 for ResNets,
-evaluation leaves g out (which no prediction sees), and clients keep their momentum from
-round to round. Personalised models, the paper's second part, are not made. No setting
-makes it FedAvg.
+In the authors' code g starts at 10 for their CNN and VGG and at 1 for ResNets, clients
+keep their momentum across rounds, and evaluation leaves g out, which changes no
+prediction. Personalised models, the paper's second part, are not implemented. No
+setting makes it FedAvg.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ $$
 g = \nabla \ell(w)
 $$
 
-Here it is a name: what `scaffold+fedsam` does, to the bit. FL-Simulator's table has rho
-0.01, ours is FedSAM's 0.05; its control variates divide by the current learning rate,
-ours by the undecayed one.
+Here `fedgamma` computes the same as `scaffold+fedsam`, to the bit. FL-Simulator's rho
+is 0.01, ours is FedSAM's 0.05; FL-Simulator's control variates divide by the current
+learning rate, ours by the undecayed one.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ $$
 w_A = \frac{1}{M} \sum_{m=0}^{M-1} \bar w^{(r-m)}
 $$
 
-The term is (gamma / 2) KL(averaged || local). The averaged model's weights are the mean
-of the last M global models, including this round's (with FedACG the models, not its
-look-ahead), without rounds in which no client trained. The server keeps them and sends
-the mean with the model. With M = 1 this is KD. The FedMLB paper, which has it as a
-baseline, prints gamma but not M; ours is 5.
+The term is (gamma / 2) KL(averaged || local). The averaged weights are the mean of the
+last M global models, including this round's (with FedACG not its look-ahead); rounds in
+which no client trained are skipped. The server keeps the models and sends the mean with
+the current model. With M = 1 this is KD with strength gamma / 2. The FedMLB paper,
+which has FedGKD as a baseline, prints gamma but not M; ours is 5.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ $$
 \mathrm{CE}(\mathrm{softmax}_c(z_c - \tau\, n_c^{-1/4}),\, y)
 $$
 
-The task loss sees z_c - tau n_c^(-1/4), with n_c the client's examples of class c in
-its whole training set. A class that it lacks leaves the softmax: it has probability and
-gradient 0. Evaluation takes the plain logits. In ordinary batches n_c counts an example
-as often as the data have it.
+The task loss takes z_c - tau n_c^(-1/4), with n_c the number of examples of class c in
+the client's training set. A class that the client lacks has probability and gradient 0.
+Evaluation takes the plain logits. With batched client data an example that is repeated,
+for example over epochs, counts each time in n_c.
 
 No code of the authors was found. As printed, the paper's softmax leaves the true class
-out of its denominator, which does not train; like FedDecorr's and FedACG's authors, who
-have implementations, ours keeps it. They take 0.1 and 1 as tau.
+out of the denominator, which does not train; ours keeps the true class, as do the
+implementations of FedDecorr's (tau 0.1) and FedACG's (tau 1) authors.
 """
 
 from __future__ import annotations

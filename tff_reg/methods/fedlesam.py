@@ -10,15 +10,15 @@ $$
 $$
 
 All gradients of a client's round are taken at w + e, in one pass, with e = rho
-(w_old - wg) / (||w_old - wg|| + 1e-7). w_old is the model that the client received the
-last time that it took part, which it remembers. Its first round has no perturbation.
+(w_old - wg) / (||w_old - wg|| + 1e-7). w_old, a client memory, is the model that the
+client received in its previous round. A client's first round has no perturbation.
 
-The authors' code has no client memory: it uses the server's last update d, the change
-of the model, in place of wg - w_old, and the sum of the norms of d's tensors as the
-norm. `direction='server'` does that with d the clients' mean delta, in their weights
-and with FedNova's scale: theirs is 0.8 of ours for a server rate of 0.8, and another
-vector for an adaptive server. As published, the code flattens d to one vector and adds
-its k-th number to all of the k-th weight. `direction='published'` does that.
+The authors' code has no client memory: it uses the previous global update d in place of
+wg - w_old, and the sum of the norms of d's tensors as the norm. `direction='server'`
+does the same, with d the clients' mean delta, weighted and scaled as in the average.
+The authors' d is taken after the server optimiser: 0.8 of ours for a server rate of
+0.8, another vector for an adaptive server. As published, the code flattens d and adds
+its k-th number to every entry of the k-th weight (`direction='published'`).
 
 The authors' combinations are `feddyn+fedlesam` and `scaffold+fedlesam`, the latter with
 control variates times `lamb`, 0.1 by default.
@@ -71,7 +71,7 @@ class FedLESAM(method.Method):
 
     @property
     def client_memory(self) -> method.Declarations:  # pyright: ignore
-        # No model that was received is all zeros.
+        # Zeros mean that the client has not taken part yet.
         return {"received": memories.zeros} if self._is_local else {}
 
     @property
@@ -112,11 +112,11 @@ class FedLESAM(method.Method):
 
 
 def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:
-    """As many numbers as there are tensors, the first of all in PyTorch's order."""
+    """Returns the first len(tensors) numbers, flattened in PyTorch's order."""
     flat: list[Any] = []
     for tensor in tensors:
         rank = len(tensor.shape)
-        # Outputs, inputs, and then the positions of a kernel.
+        # PyTorch's axes of a kernel: outputs, inputs, positions.
         axes = [*reversed(range(max(rank - 2, 0), rank)), *range(rank - 2)]
         flat.append(tf.reshape(tf.transpose(tensor, axes), [-1]))
     return tf.unstack(tf.concat(flat, 0)[: len(tensors)], num=len(tensors))

@@ -8,25 +8,25 @@ $$
 \frac{\lambda_2}{M - 1} \sum_{m=1}^{M-1} \mathrm{KL}(q_m \,\|\, q)
 $$
 
-With blocks 1 to M, hybrid path m runs the local blocks up to m and the global ones
-after it, whose weights are constants (Eqs. 3-4). The term is lambda1 times the paths'
-mean cross-entropy (Eq. 5) plus lambda2 times the mean divergence KL(path || local) of
-their predictions at a temperature (Eqs. 6-8).
+With blocks 1 to M, hybrid path m runs the local blocks 1 to m, then the frozen global
+blocks m + 1 to M (Eqs. 3-4). The term is lambda1 times the paths' mean cross-entropy
+(Eq. 5) plus lambda2 times the mean divergence KL(path || local) of their predictions at
+a temperature (Eqs. 6-8).
 
 As in the authors' code, nothing is detached: gradients flow through the paths into the
 local features in both parts, and the divergence is not multiplied by the squared
 temperature. (Their lambda1, lambda2, lambda3 are 1 and this paper's lambda1, lambda2.)
 
-A choice of paths is still divided by their full number; the group's later code divides
-by the number chosen (`divisor='chosen'`). The average is weighted by examples, as in
-their code; the paper's is plain, over splits that are balanced. Their code also turns,
-crops and flips the test images of Tiny-ImageNet; here they are as they are.
+If only some paths are chosen, the losses are still divided by the number of all paths;
+the group's later code divides by the number chosen (`divisor='chosen'`). The average is
+weighted by examples, as in the authors' code; the paper's is plain, over balanced
+splits. Unlike ours, their code also rotates, crops and flips Tiny-ImageNet test images.
 
-With FedLC, FedRS or FedETF the paths' cross-entropy has logits changed as they change
-the network's own, so that classes that a client lacks get no gradient through them.
+FedLC, FedRS and FedETF also change the logits in the paths' cross-entropy, so that
+classes that a client lacks get no gradient through the paths.
 
-Table 4's variant, global-to-local, turns the paths round: the global blocks up to m,
-then the local ones.
+Table 4's variant, global-to-local, reverses the paths: the global blocks 1 to m, then
+the local blocks.
 """
 
 from __future__ import annotations

@@ -120,12 +120,12 @@ class FedNova(method.Method):
 
 
 def _mean(server: method.Server, name: str) -> tf.Tensor:
-    """The clients' weighted mean of an upload, a scalar."""
+    """Returns the clients' weighted mean of an upload, a scalar."""
     upload = server.uploads["steps"]
     return tf.math.divide_no_nan(upload[name], upload["weight"])
 
 
 def _step(server: method.Server) -> method.Tensors:
-    """The clients' mean step times their mean number of steps."""
+    """Returns the clients' mean step times the mean number of steps, tau."""
     steps = _mean(server, "steps")
     return [steps * (w - b) for w, b in zip(server.weights, server.before)]

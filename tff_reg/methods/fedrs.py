@@ -8,12 +8,12 @@ $$
 s_c = 1 \text{ if } n_c > 0, \text{ else } \alpha
 $$
 
-The task loss sees s_c z_c, where s_c is 1 for the classes that a client has and alpha
-for those it lacks. Evaluation takes the plain logits.
+The task loss takes s_c z_c, where s_c is 1 for the classes that a client has and alpha
+for the classes that it lacks. Evaluation takes the plain logits.
 
-The authors' code has s_c = alpha + (1 - alpha) n_c / max n instead, with n_c the
-client's examples of class c, which is `scaling='frequency'`; its classifier has no
-bias. Ours scales the logits with their bias, as FedDecorr's authors do.
+The authors' code has s_c = alpha + (1 - alpha) n_c / max n (`scaling='frequency'`),
+with n_c the client's examples of class c, and a classifier without bias. Ours scales
+the logits including the bias, as FedDecorr's authors do.
 """
 
 from __future__ import annotations

@@ -76,5 +76,5 @@ def ascend(gradient: Sequence[Any], radius: float, epsilon: float) -> method.Ten
 
 
 def global_norm(tensors: Sequence[Any]) -> tf.Tensor:
-    """The joint Euclidean norm of tensors of one data type."""
+    """Computes the joint Euclidean norm of tensors of one data type."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(t)) for t in tensors]))

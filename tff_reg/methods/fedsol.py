@@ -16,10 +16,10 @@ takes e = rho N p / (||p|| + 1e-12), entry by entry, where N is |w - wg| of each
 weight, scaled to length 1 along its outputs (the last axis); 'fixed' leaves N out. The
 global model runs in evaluation mode.
 
-At w = wg, where every round begins, p is a rounding and N is 0. A norm of p below
-1e-6 counts as 0, which the authors' code does not do: 'fixed' would go rho far in a
-random direction. In their code the teacher of the very first client is in training
-mode.
+At w = wg, where every round begins, p is only rounding error and N is 0. A norm of p
+below 1e-6 therefore counts as 0: 'fixed' would otherwise step rho in a random
+direction. The authors' code has no such bound, and there the teacher of the very first
+client is in training mode.
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ class FedSOL(method.Method):
         return gradient_at(self.ascent(local, proximal))
 
     def proximal_loss(self, step: method.Step) -> tf.Tensor:
-        """The divergence from the global model's predictions, a scalar."""
+        """Computes the divergence from the global model's predictions, a scalar."""
         target = step.outputs_of(method.EVALUATED).logits
         return distillation.divergence(target, step.outputs.logits, self.temperature)
 
     def ascent(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
-        """The perturbation e of the equations.
+        """Computes the perturbation e; see the module.
 
         Args:
           local: The client.
           gradient: p, one tensor per weight.
 
         Returns:
-          What is added to the weights, one tensor each.
+          The perturbation, one tensor per weight.
         """
         if self.part != "all":
             is_head = self.part == "head"
@@ -122,7 +122,7 @@ class FedSOL(method.Method):
 
 
 def _unit(distances: tf.Tensor) -> tf.Tensor:
-    """Scaled to length 1 along the last axis; zeros stay."""
+    """Scales vectors along the last axis to length 1; zero vectors stay zero."""
     if distances.shape.rank == 0:
         return tf.sign(distances)
     norm = tf.norm(distances, axis=-1, keepdims=True)

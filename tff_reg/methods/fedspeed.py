@@ -13,11 +13,11 @@ The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), where g is the 
 at w. Then alpha_i (h_i - wg) is added, the result is clipped, and alpha_i w is added.
 Memories and server are FedDyn's.
 
-The MAN authors' code does not clear the gradient between the two passes, so that the
-client's previous clipped gradient is added to g (0 at its first step of a round). This
-is the default here; `ascent='clean'` leaves it out. alpha and rho are 0.01 in their
-script and in the recipes. The mean of all clients' last models is reported with
-`--averages_all_clients`.
+The MAN authors' code does not clear the gradient between the two passes, so that it
+adds the previous step's clipped gradient to g (0 in a round's first step). This is the
+default here; `ascent='clean'` leaves it out. alpha and rho are 0.01 in their script and
+in the recipes. `--averages_all_clients` also evaluates the mean of all clients' last
+models.
 """
 
 from __future__ import annotations

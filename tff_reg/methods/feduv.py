@@ -13,12 +13,12 @@ $$
 The term is a V + b U. V is the mean over the C classes of max(0, 1 / sqrt(C) - std_c),
 with std_c the (unbiased) standard deviation over the batch of class c's predicted
 probability. U is the mean over the pairs of the batch of exp(-d / s), with d the
-squared distance of their embeddings and s the lower median of the distances that are
-not 0, through which the gradient goes, too.
+squared distance of their embeddings and s the lower median of the non-zero distances;
+gradients flow through s, too.
 
-a is 2.5 for ten classes in the authors' code, a quarter of their number. As there, the
-embeddings are those of a projector of two layers with batch norm and ReLU, and
-gradients are not clipped. There the last short batch is left out (`drop_remainder`).
+a is 2.5 for ten classes in the authors' code, a quarter of the number of classes. As
+there, the embeddings come from a two-layer projector with batch norm and ReLU, and
+gradients are not clipped. Their code drops the last short batch (`drop_remainder`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FedUV(method.Method):
 
 
 def missing_deviation(probabilities: tf.Tensor) -> tf.Tensor:
-    """V: how much the predictions' standard deviations lack.
+    """Computes V, the shortfall of the predictions' standard deviations.
 
     Args:
       probabilities: float [batch, classes].
@@ -89,7 +89,7 @@ def missing_deviation(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def uniformity(features: tf.Tensor) -> tf.Tensor:
-    """U: how near to each other the features of a batch are.
+    """Computes U, the mean similarity between the features of a batch.
 
     Args:
       features: float [batch, dimensions].
@@ -97,13 +97,13 @@ def uniformity(features: tf.Tensor) -> tf.Tensor:
     Returns:
       A scalar from 0 to 1; 1 where all are equal, 0 for fewer than two examples.
     """
-    # By differences: from inner products, equal features would be apart by a rounding.
+    # Not from inner products: rounding would separate equal features.
     differences = features[:, tf.newaxis] - features[tf.newaxis]
     squares = tf.reduce_sum(tf.square(differences), -1)
     numbers = tf.range(tf.shape(features)[0])
     distances = tf.boolean_mask(squares, numbers[:, tf.newaxis] < numbers)
     apart = tf.boolean_mask(distances, distances > 0)
-    # One more, a last one, for a batch whose features are all equal.
+    # An additional last entry: the median of a batch whose features are all equal.
     one = tf.ones([1], apart.dtype)
     order = tf.argsort(tf.concat([apart, math.inf * one], 0))
     middle = order[tf.maximum(tf.size(apart) - 1, 0) // 2]

@@ -10,10 +10,10 @@ v' = v - (1 - \beta_2)\, \Delta^2 \operatorname{sign}(v - \Delta^2), \qquad
 \bar w' = \bar w + \eta \frac{m'}{\sqrt{v'} + \tau}
 $$
 
-Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2. The rates and tau are those
-of the FedMLB paper's FedAdam.
+Algorithm 2 with the paper's betas, 0.9 and 0.99; v begins at tau^2. The learning rates
+and tau are those of the FedMLB paper's FedAdam.
 
-The mean is weighted by examples; FedACG's code takes the plain one
+The mean is weighted by examples; FedACG's code takes the plain mean
 (`--client_weighting=uniform`).
 """
 

@@ -1,10 +1,10 @@
 r"""Freeze: a random classifier that is never trained.
 
-As the UniVarFL paper compares it: the weights and the bias of the model's last linear
-layer keep their random initial values, the same for all clients, so that only the
-features before it are learned. They travel and are saved with the model's other weights
-that are not trained. FedUV's `freeze` is another: it trains the classifier and does not
-average it.
+As in the UniVarFL paper's comparison: the weights and the bias of the model's last
+linear layer keep their random initial values, the same for all clients, so that only
+the features before it are learned. The layer is sent and saved with the model's other
+non-trainable weights. FedUV's `freeze` is a different method: it trains the classifier
+but does not average it.
 
 $$
 z = W_0 h + b_0, \qquad W_0, b_0 \text{ random and constant}

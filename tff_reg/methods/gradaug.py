@@ -1,4 +1,4 @@
-r"""GradAug: narrower sub-networks agree with the whole on resized images.
+r"""GradAug: distils the network into narrower sub-networks on resized images.
 
 Taojiannan Yang, Sijie Zhu, Chen Chen. "GradAug: A New Regularization Method for Deep
 Neural Networks." NeurIPS 2020. https://arxiv.org/abs/2006.07989
@@ -95,8 +95,8 @@ class GradAug(method.Method):
           key: int64 [2].
 
         Returns:
-          A (width, image height, image width) triple a sub-network; a width is a
-          float64 scalar, the narrowest one a Python number.
+          One triple (width, image height, image width) per sub-network; a width is a
+          float64 scalar, or a Python number for the fixed narrowest one.
         """
         width_key, size_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))
         count = self.subnetworks
@@ -130,13 +130,13 @@ class GradAug(method.Method):
 def subnetwork_logits(
     step: method.Step, width: Any, height: Any, image_width: Any
 ) -> tf.Tensor:
-    """The predictions of a sub-network for the resized batch.
+    """Computes the predictions of a sub-network for the resized batch.
 
     Args:
       step: The step.
       width: Fraction of the channels, a Python number or a float64 scalar.
-      height: Of the resized images, an int or an int32 scalar.
-      image_width: Of the resized images.
+      height: Height of the resized images, an int or an int32 scalar.
+      image_width: Width of the resized images, an int or an int32 scalar.
 
     Returns:
       float [batch, classes].

@@ -11,12 +11,12 @@ $$
 The term is the sum over hidden layers of the mean square of the activation after its
 non-linearity and before any pooling; the mean runs over the batch, channels and
 positions (Eq. 16). The logits are not counted. Eq. 15 adds zeta times the sum; the code
-that produced the published numbers adds zeta / 2 times it. The recipes for CIFAR-100
-have 0.075 (0.15 is as well founded), those for Tiny-ImageNet 0.1, where the authors'
-scripts come to the same.
+that produced the published numbers adds zeta / 2 times the sum. The recipes' factor of
+the sum is 0.075 for CIFAR-100 (0.15 / 2; 0.15 is as well founded) and 0.1 for
+Tiny-ImageNet, as in the authors' scripts (0.2 / 2).
 
-On their ConvNet for Tiny-ImageNet the authors' two codes sum up other terms, and not
-the same ones; `terms` offers both.
+On their ConvNet for Tiny-ImageNet the authors' two code bases sum different terms;
+`terms` offers both.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class MAN(method.Method):
 
 
 def _mean_variance(x: tf.Tensor) -> tf.Tensor:
-    """The mean over units of the variance over the batch, over n - 1; 0 for n = 1."""
+    """Computes the units' mean variance (n - 1) over the batch; 0 for one example."""
     count = tf.cast(tf.shape(x)[0], x.dtype)
     squares = tf.reduce_sum(tf.math.squared_difference(x, tf.reduce_mean(x, 0)), 0)
     return tf.reduce_mean(squares / tf.maximum(count - 1, 1))
 
 
 def _mean_square(x: tf.Tensor) -> tf.Tensor:
-    """The mean of all squares, in one pass there and one back."""
+    """Computes the mean of all squares in one pass, and its gradient in one pass."""
     return tf.nn.l2_loss(x) * (2 / tf.cast(tf.size(x), x.dtype))

@@ -21,13 +21,13 @@ Initial = Callable[[Sequence[Any]], Any]
 
 
 class Declared(NamedTuple):
-    """A memory with more than a first value.
+    """The complete declaration of a memory.
 
     Attributes:
-      initial: From the trainable weights to the first value.
-      is_sent: Whether the server sends it to clients.
-      is_shared: Whether all methods that declare a shared memory of this name have the
-        same one.
+      initial: Function from the initial trainable weights to the first value.
+      is_sent: Whether the server sends the memory to clients.
+      is_shared: Whether all methods that declare a shared memory of this name use one
+        memory.
     """
 
     initial: Initial
@@ -39,39 +39,39 @@ Declaration = Union[Initial, Declared]
 
 
 def zeros(weights: Sequence[Any]) -> list[Any]:
-    """Zeros in the weights' shapes."""
+    """Returns zeros with the weights' shapes and data types."""
     return [tf.zeros_like(w) for w in weights]
 
 
 def initial_weights(weights: Sequence[Any]) -> list[Any]:
-    """The trainable weights that training begins with."""
+    """Returns the trainable weights that training begins with."""
     return list(weights)
 
 
 def sent(memory: Declaration) -> Declared:
-    """A memory of the server that is sent to clients with the model."""
+    """Declares a server memory that clients receive with the model."""
     return declared(memory)._replace(is_sent=True)
 
 
 def shared(memory: Declaration) -> Declared:
-    """A memory that methods share if all of them declare it shared."""
+    """Declares a memory that is shared by all methods which declare it as shared."""
     return declared(memory)._replace(is_shared=True)
 
 
 def declared(memory: Declaration) -> Declared:
-    """A declaration in full."""
+    """Returns a declaration as `Declared`."""
     return memory if isinstance(memory, Declared) else Declared(memory)
 
 
 def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]:
-    """Returns the names of a method's memories among all methods'.
+    """Returns the keys of a method's memories, unique within a combination.
 
     Args:
       method: The method's name.
-      declarations: Its `client_memory` or `server_memory`.
+      declarations: The method's `client_memory` or `server_memory`.
 
     Returns:
-      By its own name `<method>/<memory>`, or its own name again if it is shared.
+      Each memory's key by its name: `<method>/<name>`, or the name if it is shared.
     """
     return {
         name: name if declared(memory).is_shared else f"{method}/{name}"
@@ -82,15 +82,15 @@ def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]
 def own(
     method: str, declarations: Mapping[str, Declaration], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Picks a method's memories from the memories of all, by its own names."""
+    """Returns one method's memories by name, from all memories by key."""
     found = keys(method, declarations)
     there = {name: key for name, key in found.items() if key in values}
-    # Lists that a hook may change.
+    # Copies, because a hook may change a list in place.
     return _Own({name: _copied(values[key]) for name, key in there.items()})
 
 
 class _Own(dict[str, Any]):
-    """Memories; a missing one is said plainly."""
+    """A method's memories by name, with a clear error for a missing one."""
 
     def __missing__(self, name: str) -> Any:
         raise contract.NeedError(
@@ -113,10 +113,10 @@ def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, An
       weights: The trainable weights that training begins with.
 
     Returns:
-      Structures of tensors, by their names among all methods'.
+      Structures of tensors by the memories' keys.
 
     Raises:
-      HookError: If a declaration is no function, or fails.
+      HookError: If a declaration is no function, or the function fails.
     """
     declarations = getattr(method, attribute)
     found: dict[str, Any] = collections.OrderedDict()
@@ -134,7 +134,7 @@ def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, An
 
 
 def sent_keys(method: str, declarations: Mapping[str, Declaration]) -> list[str]:
-    """The names among all methods' of the memories that the server sends."""
+    """Returns the keys of the memories that the server sends to clients."""
     return [
         key
         for name, key in keys(method, declarations).items()

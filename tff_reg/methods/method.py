@@ -19,8 +19,8 @@ needs and leaves the others. In the order of a round:
              update_memory      the server's new memories
              next_model         the new model's weights
 
-`states` has the arguments of hooks, and explains the symbols. A hook need not declare
-the attributes that it reads: a trial round finds them when a process is built.
+`states` defines the hooks' arguments and the symbols. A hook need not declare the
+attributes that it reads: a trial round finds them when a process is built.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ from tff_reg.models import forward as forward_lib
 if TYPE_CHECKING:
     from tff_reg.models.block_model import BlockModel
 
-# By name, a memory's first value.
+# Memories' declarations by name.
 Declarations = Mapping[str, memories.Declaration]
-# Takes the gradient of the whole loss, or of another one, here or elsewhere.
+# Function of (perturbation=None, loss=None); see `Method.gradient`.
 GradientAt = Callable[..., Tensors]
 
 
 class Method:
     """Base class of all methods; without overridden hooks it is FedAvg.
 
-    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. With
-    a field `strength` of 0, its term is measured and reported but takes no part in
-    training, which is then FedAvg's to the bit.
+    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. If
+    its field `strength` is 0, the term is measured and reported but does not influence
+    training, which then equals FedAvg's to the bit.
 
     Attributes:
-      name: Its name on the command line and in metrics.
+      name: The method's name on the command line and in metrics.
       title: The change to FedAvg in one line.
       paper: Authors, venue and year.
       paper_settings: The paper's settings, by name; others have their defaults.
@@ -90,7 +90,7 @@ class Method:
         `update_memory` divides by one).
       client_memory: The client's memories: by name, a function from the initial
         trainable weights to the first value; see `tff_reg.methods.memories`.
-      server_memory: The server's memories, likewise; `sent` ones reach the clients.
+      server_memory: The server's memories, in the same form; clients get `sent` ones.
       uploads: Names of all uploads that `finish` returns.
       averaged_rounds: The number of global models, including this round's, in the mean
         that `step.outputs_of("averaged")` uses.
@@ -136,7 +136,7 @@ class Method:
 
     @property
     def is_measured_only(self) -> bool:
-        """Whether its term takes no part in training."""
+        """Whether the method's term is measured but takes no part in training."""
         return does(self, "term") and not getattr(self, "strength", 1.0)
 
     # The model ------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Method:
         """Checks, before anything is traced, that a network supports the method.
 
         Raises:
-          ValueError: If it does not.
+          ValueError: If the network does not support the method.
         """
 
     # A step ---------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Method:
         """Computes the term that is added to the loss.
 
         Args:
-          step: The step; all tensors of it are in the model's data type.
+          step: The step, with its tensors in the model's data type.
 
         Returns:
           A scalar, or a `Term`; differentiable with respect to the local weights.
@@ -292,7 +292,7 @@ class Method:
     # The server -----------------------------------------------------------------------
 
     def broadcast(self, weights: Tensors, memory: Memory) -> Tensors:
-        """Makes the weights that clients receive in place of the model's.
+        """Returns the weights that clients receive in place of the model's weights.
 
         Args:
           weights: The trainable weights.
@@ -310,7 +310,7 @@ class Method:
           server: The server with its old `memory`.
 
         Returns:
-          The method's new memories by name; the others do not change.
+          The method's new memories by name; memories left out do not change.
         """
         return {}
 
@@ -327,6 +327,6 @@ class Method:
 
 
 def does(method: Any, what: str) -> bool:
-    """Whether a method, or a class of them, overrides a hook of `Method`."""
+    """Whether a method, or a method class, overrides a hook of `Method`."""
     owner = method if isinstance(method, type) else type(method)
     return getattr(owner, what) is not getattr(Method, what)

@@ -9,13 +9,13 @@ b\, \mathrm{CE}(p, y) + (1 - b)\, \mathrm{CE}(p, y_\pi), \qquad
 b \sim \mathrm{Beta}(\gamma, \gamma)
 $$
 
-One coefficient b ~ Beta(gamma, gamma) and one permutation are drawn a batch. The batch
+Each batch draws one coefficient b ~ Beta(gamma, gamma) and one permutation. The batch
 becomes b x + (1 - b) x[permutation], and its loss b CE(p, y) + (1 - b) CE(p,
 y[permutation]). All methods of a combination see the mixed batch. The training
 accuracy counts y.
 
-As the FedAlign authors' code, but for its default gamma of 0, which is the paper's 0.1
-here.
+This follows the FedAlign authors' code, except for gamma, which is the paper's 0.1 here
+instead of the code's default 0.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def mix(
     """Mixes a batch with a permutation of itself.
 
     Args:
-      batch: The batch, with one label an example.
+      batch: The batch, with one label per example.
       coefficient: b, a float64 scalar.
       permutation: int [batch].
 
@@ -97,9 +97,9 @@ def mix(
 
 
 def _beta(concentration: float, key: tf.Tensor) -> tf.Tensor:
-    """A draw from Beta(concentration, concentration), a float64 scalar.
+    """Draws from Beta(concentration, concentration); a float64 scalar.
 
-    A gamma variable with a small shape underflows, its logarithm does not:
+    Works with logarithms, because a gamma variable of small shape underflows:
     Gamma(a) is distributed as Gamma(a + 1) U^(1 / a).
     """
     gamma_key, uniform_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))

@@ -1,4 +1,4 @@
-r"""MoFedSAM: FedCM with a gradient from higher up.
+r"""MoFedSAM: FedCM with sharpness-aware gradients.
 
 Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu. "Generalized Federated Learning
 via Sharpness Aware Minimization." ICML 2022. https://arxiv.org/abs/2206.02618
@@ -8,9 +8,9 @@ $$
 (1 - \alpha) D, \qquad g = \nabla \ell(w)
 $$
 
-FedCM's g is taken at w + rho g / (||g|| + 1e-7), with g on the right the gradient of
-the loss at w: not clipped, without D, alpha or weight decay. As in FL-Simulator. D is
-FedCM's, a mean in which clients weigh as they do in the model.
+FedCM's gradient is taken at w + rho g / (||g|| + 1e-7), with g the gradient of the loss
+at w: not clipped, without D, alpha or weight decay, as in FL-Simulator. D is FedCM's, a
+mean with the clients' weights in the average.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NORM_EPSILON = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class MoFedSAM(fedcm.FedCM):
-    """Client-level momentum at weights where the loss is higher."""
+    """Client-level momentum with sharpness-aware gradients."""
 
     name = "mofedsam"
     title = "Client-level momentum combined with sharpness-aware gradients"

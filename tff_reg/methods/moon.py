@@ -1,4 +1,4 @@
-r"""MOON: features nearer to the global model's than to the client's previous ones.
+r"""MOON: a contrastive term between local, global and previous local features.
 
 Qinbin Li, Bingsheng He, Dawn Song. "Model-Contrastive Federated Learning." CVPR 2021.
 https://arxiv.org/abs/2103.16257
@@ -8,15 +8,15 @@ $$
 {e^{\cos(v, v_g) / \tau} + e^{\cos(v, v_p) / \tau}}
 $$
 
-With v the local embedding, v_g the global model's and v_p that of the client's own
-model at the end of the last round it took part in, the term is Eq. 3's,
-mean over the batch; v_g and v_p are constants. A client that never took part has the
-model that training began with as its previous one. The embedding is meant to be that of
-a projection head (`build_model_fn(..., projector="moon")`).
+With v the local embedding, v_g the global model's and v_p the embedding of the client's
+own model at the end of its previous round, the term is Eq. 3's, averaged over the
+batch; v_g and v_p are constants. In a client's first round the initial model is its
+previous model. The embedding should come from a projection head
+(`build_model_fn(..., projector="moon")`).
 
 As in the FedAlign authors' code, all three models run in training mode: BatchNorm uses
-the batch's statistics. Theirs lets the running statistics of v_g's and v_p's models
-drift, which nothing reads; here they are left alone.
+the batch's statistics. Their code also updates the running statistics of the global and
+the previous model, which are never read; ours does not.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ class MOON(method.Method):
 
 
 def batch_mean(values: tf.Tensor) -> tf.Tensor:
-    """The mean of float [batch]; 0 for an empty batch."""
+    """Computes the mean of float [batch]; 0 for an empty batch."""
     count = tf.cast(tf.size(values), values.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(values), count)

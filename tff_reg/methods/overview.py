@@ -6,7 +6,7 @@ from tff_reg.methods import catalogue, checks, method as method_lib, words
 
 
 def ours() -> dict[str, type[method_lib.Method]]:
-    """The methods of this package by name, without those of installed packages."""
+    """Returns the built-in methods by name, without installed packages' methods."""
     package = __name__.rpartition(".")[0]
     return {
         name: method
@@ -16,7 +16,7 @@ def ours() -> dict[str, type[method_lib.Method]]:
 
 
 def alternatives() -> list[dict[str, str]]:
-    """Returns the methods that conflict, by role, as Markdown cells by column."""
+    """Returns, for each exclusive role, its methods: Markdown cells by column."""
     known = ours()
     having = {
         what: [name for name in known if what in checks.exclusive_of(known[name])]

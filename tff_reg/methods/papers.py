@@ -14,11 +14,11 @@ class Settings(Mapping[str, Any]):
     """Settings by name, with their source.
 
     Attributes:
-      source: The source: the end of a sentence that begins with "settings from".
+      source: The paper or code, as the end of "settings from ...".
     """
 
     def __init__(self, source: str, settings: Mapping[str, Any]):
-        """Takes both."""
+        """Stores the source and the settings."""
         self.source = source
         self._settings = dict(settings)
 
@@ -65,7 +65,7 @@ _HUNDRED_CLIENTS: Mapping[str, Any] = {
     "client_momentum": 0.0,
     "client_weight_decay": 1e-3,
 }
-# Section 5; clipping, weight decay and how clients are drawn from the code.
+# Section 5; clipping, weight decay and client sampling from the code.
 MAN = Settings(
     "the MAN paper (Yashwanth et al., WACV 2024) and its code",
     {
@@ -85,7 +85,7 @@ FEDMLB = Settings(
         "max_gradient_norm": 10.0,
     },
 )
-# Its Section 5 for FedAdam.
+# Section 5 of the FedMLB paper, for FedAdam.
 ADAPTIVE = Settings(FEDMLB.source, {**FEDMLB, "client_learning_rate": 0.01})
 # Section 6, STL-10; batch size, schedule and projector from FedUV's code.
 UNIVARFL = Settings(

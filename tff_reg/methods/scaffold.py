@@ -10,16 +10,16 @@ s_i' = s_i - s + \frac{\bar w - w_i}{K \eta_0}, \qquad
 s' = s + \frac{1}{N} \sum_i (s_i' - s_i)
 $$
 
-The gradient is that of the loss minus s_i plus s / wt_i, clipped. Afterwards
+The client uses the gradient of the loss minus s_i plus s / wt_i, clipped. Afterwards
 s_i' = s_i - s + (wg - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the
-cohort. The relative sizes wt_i are the MAN authors' (the paper has none), who divide by
-them in training and not in the update; with equally large clients they are 1. K and lr0
-are those of a client of mean size, undecayed. In their runs every client takes exactly
-K steps (`--same_local_steps`).
+cohort. The relative sizes wt_i are not in the paper, but in the MAN authors' code,
+which divides by them in training and not in the update of s_i; equally large clients
+have wt_i = 1. K is an average-sized client's number of steps, lr0 the undecayed rate.
+In their runs every client takes exactly K steps (`--same_local_steps`).
 
-The last term stands for the mean of the client's gradients, which it is for SGD without
-momentum. With any other client optimiser it is the sum of the gradients that the
-optimiser followed, times the learning rate, over K lr0.
+(wg - w_i) / (K lr0) is the client's mean gradient for SGD without momentum. With any
+other client optimiser it is replaced by the learning rate times the sum of the
+gradients that the optimiser used, divided by K lr0.
 """
 
 from __future__ import annotations

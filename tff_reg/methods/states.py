@@ -1,7 +1,7 @@
 """The arguments and results of a method's hooks: `Step`, `Local`, `Server` and others.
 
 The symbols in the methods' files are those of the MAN authors' code: w_i are a client's
-weights, wg those it received, a_i those it began with, n_i its number of examples,
+weights, wg the received weights, a_i its first weights, n_i its number of examples,
 wt_i = n_i / mean(n), N the number of all clients, K the local steps and lr0 the client
 learning rate before any decay.
 """
@@ -18,8 +18,8 @@ from tff_reg.models import forward as forward_lib
 if TYPE_CHECKING:
     from tff_reg.models.block_model import BlockModel
 
-# TensorFlow's values have no types that a checker knows.
-# One tensor, or variable, a trainable weight, in the weights' order.
+# Type checkers know no types of TensorFlow's values, hence Any.
+# One tensor or variable per trainable weight, in the weights' order.
 Tensors = list[Any]
 # Memories or uploads: structures of tensors by name.
 Memory = Mapping[str, Any]
@@ -30,7 +30,7 @@ class Term:
     """The term of a method in the loss of one batch.
 
     Attributes:
-      raw: The reported term, before its hyperparameter, a scalar.
+      raw: The reported term, without its hyperparameter, a scalar.
       weighted: The term in the loss, a scalar; by default `raw`.
       measurements: Further scalars to report, by name.
     """
@@ -48,7 +48,7 @@ class Change(NamedTuple):
     """A changed batch or forward pass.
 
     Attributes:
-      value: The new one.
+      value: The changed `Batch` or `ForwardPass`.
       measurements: As in `Term`.
     """
 
@@ -78,9 +78,9 @@ class Finished:
     """The result of a client's round, beside its weights.
 
     Attributes:
-      memory: The client's new memories by name; the others do not change.
-      upload: Structures of tensors by the names of the method's `uploads`, which are
-        summed over the clients that trained.
+      memory: The client's new memories by name; memories left out do not change.
+      upload: Structures of tensors by the names of the method's `uploads`. The server
+        gets their sums over the clients that trained.
       scale: Factor of the client's update, a scalar in the weights' data type; ignored
         for a client without steps.
     """
@@ -102,26 +102,26 @@ class Step:
       outputs: The local network's outputs for the batch: the one forward pass that all
         terms share.
       features: The batch's input, float [batch, ...].
-      labels: int [batch]; with mixed examples, of the first of the two.
+      labels: int [batch]; for a mixed example the label of its first part.
       task_loss: Mean task loss of the batch, a scalar.
       weights: The local trainable weights.
       start: The trainable weights that the client began with, in the same order;
         constants.
-      global_weights: The received trainable weights, likewise; equal to `start`, unless
-        a method overrides the hook `start`.
-      compute_loss: The task loss of other logits for the same batch, a function of
-        float [batch, classes].
-      outputs_of: Function of a name giving that model's outputs for the batch, as
+      global_weights: The received trainable weights, constants; equal to `start`,
+        unless a method overrides the hook `start`.
+      compute_loss: Function from logits, float [batch, classes], to their task loss on
+        the same batch.
+      outputs_of: Function from a model's name to the model's outputs for the batch, as
         constants, computed once per step: "global" for the received model,
-        "evaluated" for the same in evaluation mode, "averaged" for the mean of the last
+        "evaluated" for it in evaluation mode, "averaged" for the mean of the last
         `averaged_rounds` global models, or the name of a client memory in the weights'
         shapes.
       classify_from: Function of (model, features) giving the logits of features of
-        several blocks, as `BlockModel.classify_from`, where the model is "local", or
-        one of those that `outputs_of` takes, whose weights are constants; the features
-        are differentiated.
+        several blocks, as `BlockModel.classify_from`. The model is "local" or a name
+        that `outputs_of` takes; weights of the latter are constants, but gradients flow
+        into the features.
       class_counts: As in `Local`.
-      key: int64 [2], the method's own, for random numbers in this step.
+      key: int64 [2], this method's key for random numbers in this step.
     """
 
     network: BlockModel
@@ -150,8 +150,8 @@ class Local:
         method overrides the hook `start`.
       memory: The client's memories of this method, by name.
       server_memory: The server's memories of this method that were sent, by name.
-      state: The method's state during the client's training: at first the result of
-        `begin`, then of `keep`.
+      state: The method's state during the client's training: the result of `begin`,
+        after the first step the result of `keep`.
       in_head: Whether each weight is in the last layer, if the model shows its network.
       class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
@@ -159,9 +159,9 @@ class Local:
       num_steps: Steps taken, an int32 scalar.
       num_examples: Examples trained on, counted in every epoch, an int64 scalar.
       weighs_by_examples: Whether clients weigh by their examples.
-      hparams: The client optimiser's of this round by name, scalars: `learning_rate`
-        after its decay, `momentum` if there is one.
-      local_steps: K, a scalar: the population's, or the number of steps taken, int32.
+      hparams: The client optimiser's hyperparameters by name, scalars: `learning_rate`
+        with this round's decay, `momentum` if there is one.
+      local_steps: K, a scalar: the population's `local_steps`, else `num_steps`.
       step_size: K lr0, a scalar; only at the end of training.
       scaled_gradient_sum: The decayed learning rate times the sum of the gradients that
         the optimiser used, one tensor per weight, at the end of training; None for SGD
@@ -193,10 +193,10 @@ class Local:
 
     @property
     def taken(self) -> Tensors:
-        """The -`delta` that SGD without momentum would make of the same gradients.
+        """The round's learning rate times the sum of the gradients that were used.
 
-        One tensor per weight; divided by `step_size` it is the gradients' mean. Only at
-        the end of training.
+        One tensor per weight; divided by `step_size` it estimates the mean gradient.
+        Only at the end of training.
         """
         if self.scaled_gradient_sum is not None:
             return self.scaled_gradient_sum
@@ -223,8 +223,8 @@ class Server:
         ones.
       old_memory: The memories before `update_memory`.
       delta_sum: The number of clients that trained times the mean of their w_i - a_i,
-        one tensor per weight. The mean has the weights of the clients in the model, and
-        the `scale` that a method gives their updates.
+        one tensor per weight. The mean uses the clients' weights in the average, and
+        any `scale` that a method gives to updates.
       uploads: The sums of the method's uploads, by name.
       count: The number of clients that trained, an int32 scalar above 0.
       num_clients: N.
@@ -241,5 +241,5 @@ class Server:
 
     @property
     def mean_delta(self) -> Tensors:
-        """The mean over the clients that trained of w_i - a_i."""
+        """The mean of w_i - a_i over the clients that trained, as in `delta_sum`."""
         return [total / tf.cast(self.count, total.dtype) for total in self.delta_sum]

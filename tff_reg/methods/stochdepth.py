@@ -14,8 +14,8 @@ statistics do not change. In evaluation every branch is multiplied by its probab
 
 The paper's probabilities are 1 - l/L (1 - p_L), l = 1 to L (Eq. 4). The FedAlign
 authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L), which is the default
-here. Its p_L of 0.5 is the paper's 0.9 here. Weight decay also
-applies to the weights of skipped branches, as in the PyTorch version of their code.
+here. The code's p_L is 0.5; here it is the paper's 0.9. Weight decay also applies to
+the weights of skipped branches, as in the PyTorch version of their code.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StochDepth(method.Method):
     )
 
     def probabilities(self, num_branches: int) -> tuple[float, ...]:
-        """The probabilities that the branches are kept, in their order."""
+        """Returns the probability of keeping each branch, in order."""
         drop = 1.0 - self.survival_probability
         numbers = range(num_branches)
         if self.schedule == "paper":
@@ -86,7 +86,7 @@ class StochDepth(method.Method):
         draws = tf.random.stateless_uniform(
             kept_with.shape, key, dtype=tf.float64, alg="philox"
         )
-        # Draws are below 1, so a probability of 1 keeps always.
+        # Draws are below 1, so a branch with probability 1 is always kept.
         kept = tf.cast(draws < kept_with, network.dtype)
         changed = dataclasses.replace(forward, branch_scales=kept)
         return method.Change(changed, {"kept_branches": tf.reduce_mean(kept)})

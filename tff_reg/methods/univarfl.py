@@ -22,7 +22,7 @@ three points open. Variances divide by n - 1, as in FedUV's code. The pairs i = 
 Eq. 3 are left out by default: they are a constant 1/(n epsilon) without gradient, and
 its rounding error would hide the other pairs. The value of epsilon is our choice.
 
-Other settings are those of FedUV's code: by default the projector `feduv`, a cosine
+Other settings follow FedUV's code: by default the projector `feduv`, a cosine
 learning rate and batches of 128; in the recipes also the networks `feduv_cnn` and
 `resnet18_feduv`, no shorter last batch, and STL-10 normalised by 0.5. The embedding is
 the input of the model's classifier, after the projector unless `--projector=none`.
@@ -118,13 +118,13 @@ class UniVarFL(method.Method):
 def missing_variance(
     probabilities: tf.Tensor, is_sample: bool, as_deviation: bool = False
 ) -> tf.Tensor:
-    """L_V of Eq. 1.
+    """Computes L_V of Eq. 1.
 
     Args:
       probabilities: float [n, classes].
       is_sample: Whether variances divide by n - 1 (and c by D - 1) instead of n.
-      as_deviation: Whether it is of standard deviations. That of a class that does not
-        vary has the gradient 0.
+      as_deviation: Whether to use standard deviations instead of variances. A class
+        with deviation 0 has gradient 0.
 
     Returns:
       A scalar.
@@ -146,7 +146,7 @@ def missing_variance(
 
 
 def hyperspherical_energy(features: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """L_HE of Eq. 3 without the pairs i = j.
+    """Computes L_HE of Eq. 3 without the pairs i = j.
 
     Args:
       features: float [n, dimensions], not yet of unit length.

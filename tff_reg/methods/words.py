@@ -7,7 +7,7 @@ LOCAL = "local"
 GLOBAL = "global"  # The received model.
 EVALUATED = "evaluated"  # The received model in evaluation mode.
 AVERAGED = "averaged"  # The mean of the last rounds' global models.
-PREVIOUS = "previous"  # The client's own at the end of the last round it was in.
+PREVIOUS = "previous"  # The client's own model at the end of its previous round.
 
 # Roles that only one method of a combination can have.
 EXAMPLES = "replace the batch by mixed examples"

@@ -1,9 +1,9 @@
-"""A trained network as a Keras model, with its preprocessing.
+"""Export of a trained network as a Keras model, with its preprocessing.
 
-It is a model of the Keras that TensorFlow has, so that whoever loads it needs neither
-this package nor TFF. A network of `from_keras` is the user's own model. Our own
-networks run once on Keras's symbolic tensors: each layer with weights calls a Keras
-layer with the same weights, and each function between them calls a Keras layer, too.
+The result is a model of TensorFlow's own Keras, so loading it needs neither this
+package nor TFF. For a `from_keras` network it is the user's own model. Our own networks
+run once on symbolic Keras tensors: each layer with weights calls a Keras layer with the
+same weights, and each function between these layers calls a Keras layer, too.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def build_keras_model(
     """Makes a Keras model that computes a network's evaluation pass.
 
     Args:
-      network: Of float32. It is of no use afterwards: its layers are replaced.
-      normalize_fn: From examples to the network's input: the same scale and shift for
-        all pixels of a channel; None where examples are the input.
-      input_dtype: Data type of the examples, as uint8.
+      network: A float32 network. The call replaces its layers, so it is unusable later.
+      normalize_fn: Maps examples to the network's input by one scale and one shift per
+        channel; None if the examples are the input.
+      input_dtype: Data type of the examples, such as uint8.
 
     Returns:
-      The Keras model that `from_keras` was given, with the network's weights, after the
-      normalisation if there is one; for our own networks a functional model from images
-      [batch, height, width, channels] to logits float32 [batch, classes], whose layers
-      have the names of the network's layers.
+      For a `from_keras` network, the user's Keras model with the network's weights,
+      preceded by the normalisation, if any. For our own networks, a functional model
+      from images [batch, height, width, channels] to logits float32 [batch, classes];
+      its layers have the names of the network's layers.
 
     Raises:
-      ExportError: If the normalisation is something else than a scale and a shift.
+      ExportError: If the normalisation is not one scale and one shift per channel.
       ValueError: If a method has replaced the last layer of a `from_keras` model.
     """
     if isinstance(network, keras_network.KerasNetwork):
@@ -68,7 +68,7 @@ def build_keras_model(
 
 
 def _of_keras(network: Any, normalize_fn: Optional[Callable], input_dtype: str) -> Any:
-    """The user's model, after the normalisation if there is one."""
+    """Returns the user's model, preceded by the normalisation, if any."""
     own = network.keras_model()
     if normalize_fn is None:
         return own
@@ -83,20 +83,20 @@ def of_process(
     normalize_fn: Optional[Callable] = None,
     input_dtype: str = "float32",
 ) -> Any:
-    """Makes the Keras model of a process of `tff_reg.training`.
+    """Makes a Keras model from a process of `tff_reg.training`.
 
     Args:
       process: The process.
-      weights: The `tff.learning.models.ModelWeights`, as of its `get_model_weights`.
-      normalize_fn: As of `build_keras_model`.
-      input_dtype: As of `build_keras_model`.
+      weights: The `tff.learning.models.ModelWeights`, as from `get_model_weights`.
+      normalize_fn: As in `build_keras_model`.
+      input_dtype: As in `build_keras_model`.
 
     Returns:
       The model; see `build_keras_model`.
 
     Raises:
-      ExportError: If the process does not say what it trains, or it is no network of
-        this package and no `from_keras` model.
+      ExportError: If the process has no `model_fn`, or its model is neither a network
+        of this package nor a `from_keras` model.
     """
     model_fn = getattr(process, "model_fn", None)
     model = None if model_fn is None else model_fn()
@@ -113,7 +113,7 @@ def of_process(
 def _input(
     library: Any, shape: Any, normalize_fn: Optional[Callable], dtype: str
 ) -> tuple[Any, Any]:
-    """A Keras's symbolic examples, and what the network gets."""
+    """Returns Keras's symbolic examples, and the symbolic input of the network."""
     images = library.Input(tuple(shape), dtype=dtype, name="images")
     if normalize_fn is None:
         return images, images
@@ -126,7 +126,7 @@ def _input(
     values = [value.astype(np.float64) for value in values]
     scale, shift = (values[2] - values[0]) / largest, values[0]
     is_line = np.allclose(values[1], shift + scale, rtol=0, atol=1e-5)
-    # Channels and pixels change neither their order nor one another.
+    # Random pixels show whether channels or pixels are reordered or mixed.
     size = 1e-5 * max(1, np.abs(values[3]).max())
     is_line &= np.allclose(values[3], shift + scale * drawn, rtol=0, atol=size)
     channels = [array.reshape(-1, shape[-1]) for array in (scale, shift)]
@@ -141,7 +141,7 @@ def _input(
 
 @contextlib.contextmanager
 def _functions_as_layers() -> Iterator[None]:
-    """Within the context, what our networks compute between layers makes Keras's."""
+    """Within the context, TensorFlow functions in our networks make Keras layers."""
     names = ("layers", "pooling", "classifiers", *models.names.MODULES.values())
     modules = [lazy.module(f"tff_reg.models.{name}") for name in {*names, "conv_units"}]
     with contextlib.ExitStack() as stack:
@@ -154,11 +154,11 @@ def _functions_as_layers() -> Iterator[None]:
 
 
 class _Functions:
-    """TensorFlow, with Keras layers for the functions that our networks call."""
+    """The module `tf`, with Keras layers for the functions that our networks call."""
 
     @property
     def nn(self) -> _Functions:
-        """This object, which has the functions of `tf.nn` as well."""
+        """This object: it has the functions of `tf.nn`, too."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -190,16 +190,16 @@ class _Functions:
         return keras.layers.Concatenate(axis)(values)
 
     def pad(self, x, paddings, constant_values=0):
-        """Zeros stand for the lowest number, too.
+        """Pads with zeros, even if max-pooling asks for the lowest number.
 
-        What networks take the maximum of comes out of a ReLU. `export` compares the
-        predictions.
+        Our networks max-pool the outputs of a ReLU, so zeros do not change the maximum.
+        `export` compares the predictions.
         """
         del constant_values
         return keras.layers.ZeroPadding2D(paddings[1:3])(x)
 
     def einsum(self, equation, rows, x, columns):
-        """`pooling.adaptive_average_pool`, of windows that are not of one size."""
+        """Computes `pooling.adaptive_average_pool` for windows of different sizes."""
         assert equation == "hr,brcf,wc->bhwf"
         _, _, width, channels = x.shape
         for means, axes, shape in (
@@ -212,7 +212,7 @@ class _Functions:
 
 
 def _residual_sum(forward, branch_index, shortcut, branch):
-    """`layers.residual_sum` of Keras's symbols."""
+    """Computes `layers.residual_sum` on symbolic Keras tensors."""
     added = branch()
     if forward.branch_scales is not None:
         scale = float(forward.branch_scales[branch_index])
@@ -221,7 +221,7 @@ def _residual_sum(forward, branch_index, shortcut, branch):
 
 
 def _replace(layer: Any) -> None:
-    """Makes one of our layers run a Keras layer with its weights in its place."""
+    """Makes a layer compute with a Keras layer that has the same weights."""
     makers = {
         models.layers.Conv2D: _conv,
         models.layers.DepthwiseConv2D: _depthwise_conv,
@@ -235,12 +235,12 @@ def _replace(layer: Any) -> None:
     if type(layer) in makers:
         layer.call = lambda x, forward: makers[type(layer)](layer, x)
     activation = getattr(layer, "_activation", None)
-    if activation is not None:  # Which a unit has from when it was made.
+    if activation is not None:  # Stored when the unit was made.
         layer._activation = getattr(_Functions(), activation.__name__)
 
 
 def _name(variable: Any) -> str:
-    """The name of a Keras layer: the name of our layer with the same variable."""
+    """Returns the name for a Keras layer: that of our layer with this variable."""
     return variable.name.rpartition("/")[0].replace("/", "_")
 
 

@@ -1,9 +1,9 @@
-"""Models as lists of named blocks, into which federated regularisers look.
+"""Models as lists of named blocks, for regularisers that use intermediate features.
 
 FedMLB runs the tail of one model on features of another, FedAlign runs one block at a
 fraction of its width, MAN reads every activation, MOON and UniVarFL read the embedding,
-stochastic depth drops residual branches. A `BlockModel` offers all of that in terms of
-its blocks; the last block is the classifier.
+stochastic depth drops residual branches. A `BlockModel` supports all these passes; its
+last block is the classifier.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Block(layers.ForwardLayer):
 
 
 class Classifier(Block):
-    """The last block: from features to an embedding, and from that to logits.
+    """The last block: maps features to an embedding, and the embedding to logits.
 
     Attributes:
       takes_any_size: Whether images may have another size than the model's input.
@@ -91,8 +91,8 @@ class Classifier(Block):
 class BlockModel:
     """A network of named blocks, the last of which is its classifier.
 
-    Methods that run a pass raise a MissingCapabilityError if the model's layers cannot
-    do what the pass needs.
+    Methods that run a pass raise a MissingCapabilityError if the model's layers do not
+    support the pass.
 
     >>> from tff_reg import models
     >>> shape = (8, 8, 1)
@@ -161,7 +161,7 @@ class BlockModel:
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
-        """All blocks' other variables, block by block."""
+        """All blocks' non-trainable variables, block by block."""
         return [v for block in self.blocks for v in block.non_trainable_variables]
 
     @property
@@ -172,10 +172,10 @@ class BlockModel:
 
     @property
     def constants(self) -> list[tf.Variable]:
-        """The variables that neither training nor a pass changes: of frozen layers."""
+        """The variables of frozen layers: neither training nor a pass changes them."""
         known = {id(v) for v in self._constants}
         for layer in (part for block in self.blocks for part in block.submodules):
-            if not getattr(layer, "trainable", True):  # One of Keras.
+            if not getattr(layer, "trainable", True):  # A frozen Keras layer.
                 known.update(map(id, layer.weights))
         return [v for v in self.non_trainable_variables if id(v) in known]
 
@@ -189,7 +189,7 @@ class BlockModel:
 
         Raises:
           MissingCapabilityError: When set on a model without residual branches.
-          ValueError: When set to another number of scales than there are branches.
+          ValueError: When the number of scales is not the number of branches.
         """
         return self._evaluation_branch_scales
 
@@ -265,7 +265,7 @@ class BlockModel:
         self._constants.append(layer.directions)
 
     def _linear_layer(self, what_for: str) -> Any:
-        """The classifier's linear layer, with a kernel and perhaps a bias."""
+        """Returns the classifier's linear layer; raises if it has none."""
         layer = self.blocks[-1].linear_layer
         kernel: Any = getattr(layer, "kernel", None)
         bias = getattr(layer, "bias", None)
@@ -297,7 +297,7 @@ class BlockModel:
 
         Args:
           first_block: Index of the first block to run.
-          x: The block's input: the output of the block before, of this model or of
+          x: The block's input: the previous block's output, from this model or from
             another model with the same blocks.
           forward: The pass's settings.
 
@@ -324,10 +324,10 @@ class BlockModel:
 
     @tf.autograph.experimental.do_not_convert
     def classify_from(self, features, forward: ForwardPass) -> list[tf.Tensor]:
-        """Runs the later blocks on features of several blocks.
+        """Computes the logits of features that enter the network at several blocks.
 
-        With independent examples a block runs once for all features, on one larger
-        batch, which is faster: for a small batch, a late block takes as long to read
+        If examples are independent, each block runs once on the joined batch of all
+        features. This is faster: with a small batch, a late block takes as long to read
         its weights as to compute.
 
         Args:
@@ -356,9 +356,9 @@ class BlockModel:
         """Runs the one block `index` (negative counts from the end) on a feature.
 
         Args:
-          index: Which block.
-          x: Its input. Below full width this may hold fewer channels than at
-            full width: the block's kernels are cut to them.
+          index: Index of the block.
+          x: The block's input. Below full width it may have fewer channels; the
+            block's kernels are cut to the input's channels.
           forward: The pass's settings.
 
         Returns:
@@ -367,7 +367,7 @@ class BlockModel:
         return self.blocks[index](x, self._settings_of(forward))
 
     def _settings_of(self, forward: ForwardPass) -> ForwardPass:
-        """Checks a pass, and adds the branch scales of evaluations."""
+        """Checks a pass; in evaluation, adds `evaluation_branch_scales`."""
         self.check_supports(forward)
         scales = self.evaluation_branch_scales
         if forward.training or scales is None or forward.branch_scales is not None:
@@ -382,7 +382,7 @@ class BlockModel:
           forward: The pass's settings.
 
         Raises:
-          MissingCapabilityError: If they cannot.
+          MissingCapabilityError: If they do not.
         """
         if not forward.is_full_width and not self.supports_width:
             width = "a width that is drawn at run time"
@@ -430,7 +430,7 @@ def _fix_variable(
 
     Args:
       layer: The layer.
-      name: The attribute that is a trainable variable.
+      name: Name of the attribute that holds the variable.
       initializer: Returns the value; None for the variable's initial value.
     """
     variable = getattr(layer, name)
@@ -444,7 +444,7 @@ def _fix_variable(
         fixed = tf.Variable(
             value, trainable=False, name=variable.name.rpartition(":")[0]
         )
-    # Keras lets go of a variable only when its attribute is deleted.
+    # Keras stops tracking a variable only when its attribute is deleted.
     delattr(layer, name)
     setattr(layer, name, fixed)
     return fixed

@@ -1,21 +1,21 @@
 """The head of a network between features and logits: projector and linear layer.
 
-A projector is part of the model. The classifier's linear layer reads its output,
-which is the embedding that MOON and UniVarFL look at.
+A projector is part of the model. Its output is the embedding that MOON and UniVarFL
+regularise, and the input of the classifier's linear layer.
 
 * `moon`: linear, ReLU, linear (Li, He, Song, "Model-Contrastive Federated Learning",
   CVPR 2021), with the sizes of the FedAlign authors' networks: as many hidden units
-  as features, and 256 outputs, or as many as features where those are fewer. That is
-  256-256-256 for their ResNet-56 and 512-512-256 for ResNet-18.
+  as features, and min(features, 256) outputs. The sizes are 256-256-256 for their
+  ResNet-56 and 512-512-256 for ResNet-18.
 * `univarfl`: "a two-layer projector (batch normalization + ReLU)" of 256 neurons for
   the small CNN and 512 for ResNet-18 (UniVarFL, Section 4). The paper says no more.
-  Here it is linear, batch norm, ReLU, linear, both linear layers with biases and of
-  as many units as there are features, but at least 256. That gives the paper's two
-  sizes, 256 for ResNet-56, and 256 for ResNet-8 and ResNet-20. Its norm is batch norm
-  whatever the network's own is, so that the model has running statistics.
-* `feduv`: of the same sizes, but linear, batch norm, ReLU twice, as in the code of
-  FedUV (Son et al., CVPR 2024), which UniVarFL follows; the embedding comes after the
-  second ReLU.
+  Here it is linear, batch norm, ReLU, linear; both linear layers have biases and
+  max(features, 256) units. This gives the paper's two sizes, and 256 for ResNet-8,
+  ResNet-20 and ResNet-56. The norm is always batch norm, even if the network has
+  another norm, so that the model has running statistics.
+* `feduv`: the same sizes, but linear, batch norm and ReLU, all three twice, as in the
+  code of FedUV (Son et al., CVPR 2024), which UniVarFL follows; the embedding is the
+  output of the second ReLU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Projector(layers.ForwardLayer):
 
     `ends_in_relu` adds another batch norm and ReLU.
 
-    Below full width only its input is cut.
+    Below full width only the input has fewer features.
 
     Args:
       in_features: Features of the input at full width.
@@ -83,7 +83,7 @@ class Projector(layers.ForwardLayer):
 
 
 def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projector]:
-    """The projector called `kind`, or None for 'none'; see the module's docstring."""
+    """Makes the projector `kind`; None for 'none'. See the module's docstring."""
     if kind == "none":
         return None
     if kind == "moon":
@@ -99,10 +99,10 @@ def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projecto
 
 
 class LinearClassifier(block_model.Classifier):
-    """Features of a network, an optional projector, and a linear layer.
+    """A feature extractor, an optional projector, and a linear layer.
 
-    A sub-class makes the layers of its features, then calls `add_head`, and defines
-    `extract`.
+    A sub-class makes the layers of its feature extractor, then calls `add_head`, and
+    defines `extract`.
     """
 
     def add_head(
@@ -111,7 +111,7 @@ class LinearClassifier(block_model.Classifier):
         """Makes the projector and the linear layer.
 
         Args:
-          features: Features that `extract` gives at full width.
+          features: Number of features that `extract` returns at full width.
           num_classes: Number of logits.
           projector: One of `names.PROJECTOR_NAMES`.
           seeds: The source of the initialisers' seeds.
@@ -129,7 +129,7 @@ class LinearClassifier(block_model.Classifier):
         )
 
     def extract(self, x, forward: ForwardPass):
-        """Returns features [batch, features] of the output of the block before."""
+        """Returns features [batch, features] from the previous block's output."""
         raise NotImplementedError
 
     def embed(self, x, forward: ForwardPass):

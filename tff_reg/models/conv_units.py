@@ -1,7 +1,7 @@
-"""The parts that networks share, and `build`, which builds a network from them.
+"""Parts that several networks share, and `build`, which makes a network of them.
 
-The maker of a part is a class, or `functools.partial` of a class and some of its
-arguments, which `build` calls with `norm`, `seeds`, `name` and `dtype`.
+The maker of a part is the part's class, or a `functools.partial` of the class with some
+arguments. `build` calls it with `norm`, `seeds`, `name` and `dtype`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tff_reg.models import block_model, classifiers, layers, norms
 ForwardPass = layers.ForwardPass
 Maker = Callable[..., Any]
 
-# A convolution that is initialised as PyTorch does by default, with a bias.
+# Returns the maker of a convolution with bias and PyTorch's default initialisation.
 torch_conv = functools.partial(
     functools.partial,
     layers.Conv2D,
@@ -34,9 +34,9 @@ class ConvUnit(block_model.Block):
       convolution: Maker of the convolution.
       norm: 'group', 'batch' or 'none'.
       seeds: The source of the initialisers' seeds.
-      groups: Of group normalisation.
-      activation: The non-linearity, whose output is recorded; None for none.
-      pool: Function of the activation, or None.
+      groups: Number of groups of group normalisation.
+      activation: The non-linearity, or None; a pass can record its output.
+      pool: Function that pools the activation, or None.
     """
 
     def make(
@@ -73,7 +73,7 @@ class Stage(block_model.Block):
 
     Args:
       makers: The units' makers.
-      **options: What a maker takes by keyword: norm and seeds.
+      **options: Keyword arguments of every maker: norm and seeds.
     """
 
     def make(self, makers: Sequence[Maker], **options: Any):
@@ -89,14 +89,14 @@ class Stage(block_model.Block):
 
 
 class PoolingClassifier(classifiers.LinearClassifier):
-    """Layers of the network's own, global average pooling, and a linear layer.
+    """Optional layers, global average pooling, and a linear layer.
 
     Args:
-      features: Channels that are pooled.
-      before: Makers of the layers before, by name.
+      features: Number of channels that enter the pooling.
+      before: Makers of the layers before the pooling, by name.
       num_classes: Number of logits.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      norm: 'group', 'batch' or 'none', of the layers before.
+      norm: 'group', 'batch' or 'none', for the layers before the pooling.
       seeds: The source of the initialisers' seeds.
     """
 
@@ -125,16 +125,16 @@ class PoolingClassifier(classifiers.LinearClassifier):
 class HiddenLayersClassifier(classifiers.LinearClassifier):
     """Flattening, hidden layers with ReLU, and a linear layer.
 
-    The last hidden layer gives the features. Flattened, the channels of one position
-    lie next to each other; in PyTorch, the positions of one channel.
+    The features are the output of the last hidden layer. Flattening keeps the channels
+    of a position together; in PyTorch, the positions of a channel stay together.
 
     Args:
-      features: Numbers of an example once flattened.
+      features: Size of one flattened example.
       hidden: Units of the hidden layers.
       pool: Function applied before flattening, or None.
       num_classes: Number of logits.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      norm: That of the network; the hidden layers have none.
+      norm: The network's norm, which is ignored: the hidden layers have none.
       seeds: The source of the initialisers' seeds.
     """
 

@@ -26,21 +26,20 @@ class ForwardPass:
         statistics).
       width: Fraction of every layer's output channels that is used, in (0, 1].
         The first channels are taken; counts are rounded to multiples of 8 (see
-        `channels_at_width`). Either a Python float, with which all shapes
-        are static, or a float64 scalar tensor, with which the numbers of channels
-        are known only when the graph runs; a tensor is never full width, even if
-        it holds 1.
+        `channels_at_width`). With a Python float all shapes are static. With a
+        float64 scalar tensor the numbers of channels are known only when the graph
+        runs, and the pass never counts as full width, even if the tensor is 1.
       update_statistics: Whether BatchNorm may update its running statistics in
         this pass. Only passes in training mode at full width ever do.
-      branch_scales: `None`, or a float tensor [num_branches] that every residual
-        branch is multiplied with before its shortcut is added (stochastic depth:
-        0 or 1 in training, the keeping probability in evaluation).
+      branch_scales: `None`, or a float tensor [num_branches], the factor of each
+        residual branch before its shortcut is added (stochastic depth: 0 or 1 in
+        training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      keep: Called with each of these outputs; the network that runs the pass sets it.
+      keep: Called with each recorded output; the network that runs the pass sets it.
       key: int64 [2], the key of the layers' random draws; None draws differently in
         each pass.
-      keep_loss: Called with each loss that the network adds by itself, a scalar
-        (Keras's regularisers and `add_loss`).
+      keep_loss: Called with each scalar loss that the network itself adds (Keras's
+        regularisers and `add_loss`).
 
     Raises:
       ValueError: If the width is a tensor but no float64 scalar.
@@ -78,12 +77,12 @@ class ForwardPass:
 
     @property
     def is_full_width(self) -> bool:
-        """Whether all channels take part, for certain."""
+        """Whether the pass is known to use all channels."""
         return self.has_static_width and self.width == 1.0
 
     @property
     def updates_statistics(self) -> bool:
-        """Whether BatchNorm's moving statistics move."""
+        """Whether the pass updates BatchNorm's running statistics."""
         return self.training and self.update_statistics and self.is_full_width
 
 
@@ -92,9 +91,9 @@ class Outputs:
     """The outputs of a forward pass through a `BlockModel`.
 
     Attributes:
-      block_outputs: For each block that was run, in order, its output [batch, ...];
+      block_outputs: The output [batch, ...] of each block that was run, in order;
         the last one is `logits`.
-      embedding: float [batch, features], what enters the last linear layer.
+      embedding: float [batch, features], the input of the last linear layer.
       logits: float [batch, num_classes].
       activations: The outputs of the non-linearities (before any pooling that
         follows them), if the pass recorded them; the logits are never among
@@ -127,8 +126,8 @@ def channels_at_width(
       divisor: The multiple.
 
     Returns:
-      The number of channels; `channels` itself at width 1. A Python int, or an
-      int32 scalar for a tensor: the number that the same float gives.
+      The number of channels, which is `channels` at width 1: a Python int, or an
+      int32 scalar of the same value if the width is a tensor.
     """
     if tf.is_tensor(width):
         return _channels_at_tensor_width(channels, width, divisor)

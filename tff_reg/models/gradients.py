@@ -13,13 +13,13 @@ from tff_reg.lazy import tf, tf_ops
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """`tf.custom_gradient` whose gradient is freed with the graph it was traced in.
 
-    In a graph, TensorFlow's own registers every call's gradient under a name of its
-    own, for as long as Python runs, and the gradient holds the graph with the variables
-    that this captured: each process that is built would stay in memory.
+    In a graph, TensorFlow's function registers each call's gradient under a unique name
+    until Python ends. The gradient refers to its graph and the captured variables, so
+    every process that is built would stay in memory.
 
     Args:
-      function: From tensors to results, a tensor or a structure of them, and the
-        function from the results' gradients to the arguments'.
+      function: Maps tensors to a pair: the results (a tensor or a structure), and the
+        function from the results' gradients to the arguments' gradients.
 
     Returns:
       A function from the same tensors to the results.

@@ -1,4 +1,4 @@
-"""Group normalisation (Wu and He, 2018) with derivatives of its own."""
+"""Group normalisation (Wu and He, 2018) with hand-written derivatives."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tff_reg.models import forward as forward_lib, gradients as gradients_lib
 
 
 def normalize(x, gamma, beta, groups: int, epsilon: float):
-    """Group normalisation with first and second derivatives written by hand.
+    """Computes group normalisation with hand-written first and second derivatives.
 
-    TensorFlow's own gradient of the same forward pass goes over the features some
-    twenty times, this one seven; the second derivative takes a twentieth off a
-    Hessian-vector product of a ResNet-20. The variance is the mean of squared
-    differences, stable far from zero too. Means over space come first: nothing is
-    reshaped to an axis of channels // groups, along which Eigen is slow. Of few
-    channels, some pixels side by side make an axis that it is quick along.
+    TensorFlow's gradient of the same forward pass reads the features about twenty
+    times, this one seven times; the second derivative saves a twentieth of the time of
+    a ResNet-20's Hessian-vector product. The variance is the mean of squared
+    differences, which is stable far from zero, too. Sums over space come first, because
+    Eigen is slow along an axis of channels // groups entries. If there are few
+    channels, several pixels side by side make the last axis long enough for Eigen.
 
     Args:
       x: float [batch, ..., channels].
@@ -35,15 +35,15 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     if positions is None:
         positions = tf.reduce_prod(tf.shape(x)[1:-1])
     pixels = _pixels_side_by_side(positions, channels)
-    # TensorFlow turns a division by what it knows to be constant into a product with
-    # this. Written out, it is the same product for what is not.
+    # TensorFlow replaces a division by a constant by a product with this inverse. The
+    # explicit product gives the same result if the size is not constant.
     share = _inverse(positions * group_size, x.dtype)
     sums = _Sums(channels, groups, group_size, pixels, share)
 
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
         difference = x - sums.wide(sums.over_groups(sums.over_space(x)))
-        # Squares are added as they are made; of `tf.square` they would be stored.
+        # Unlike a sum of `tf.square`, this does not store the squares.
         norms = tf.raw_ops.EuclideanNorm(input=difference, axis=1)
         squares = sums.over_pixels(tf.square(norms))
         inverse = tf.math.rsqrt(sums.over_groups(squares) + epsilon)
@@ -71,9 +71,9 @@ class _Sums(NamedTuple):
     Attributes:
       channels: Number of channels.
       groups: Number of groups.
-      group_size: Channels of a group.
+      group_size: Channels per group.
       pixels: Pixels side by side on the last axis.
-      share: One divided by the entries of a group.
+      share: 1 / number of entries per group.
     """
 
     channels: Any
@@ -87,41 +87,41 @@ class _Sums(NamedTuple):
         return not tf.is_tensor(self.pixels) and self.pixels == 1
 
     def over_space(self, products):
-        """[batch, positions, pixels * channels] to [batch, channels] sums."""
+        """Sums [batch, positions, pixels * channels] to [batch, channels]."""
         return self.over_pixels(tf.reduce_sum(products, axis=1))
 
     def over_pixels(self, sums):
-        """[batch, pixels * channels] to [batch, channels] sums."""
+        """Sums [batch, pixels * channels] to [batch, channels]."""
         if self._is_narrow:
             return sums
         return tf.reduce_sum(tf.reshape(sums, [-1, self.pixels, self.channels]), axis=1)
 
     def over_groups(self, sums):
-        """[batch, channels] sums to [batch, 1, channels] means of groups."""
+        """Turns sums [batch, channels] into means of groups [batch, 1, channels]."""
         grouped = tf.reshape(sums, [-1, self.groups, self.group_size])
         means = tf.reduce_sum(grouped, axis=2, keepdims=True) * self.share
         means = tf.tile(means, [1, 1, self.group_size])
         return tf.reshape(means, [-1, 1, self.channels])
 
     def wide(self, scales):
-        """[batch, 1, channels], or [channels], for all the pixels side by side."""
+        """Repeats [batch, 1, channels] or [channels] for the pixels side by side."""
         if self._is_narrow:
             return scales
         return tf.tile(scales, [1] * (scales.shape.rank - 1) + [self.pixels])
 
 
 def _gradient(sums: _Sums, difference, inverse, gamma, upstream):
-    """The gradients for x, gamma and beta, and the function of their gradients.
+    """Computes the gradients of x, gamma and beta, and makes their gradient function.
 
     Args:
       sums: How to sum.
       difference: x minus the means of groups, [batch, positions, pixels * channels].
-      inverse: Inverse deviations of groups, [batch, 1, channels].
+      inverse: Inverse standard deviations of groups, [batch, 1, channels].
       gamma: float [channels].
-      upstream: The gradient of the output, like `difference`.
+      upstream: The gradient of the output, of the shape of `difference`.
 
     Returns:
-      The three gradients, and what `custom_gradient` takes beside them.
+      The three gradients, and the function of their gradients for `custom_gradient`.
     """
     total = sums.over_space(upstream)
     products = sums.over_space(upstream * difference)
@@ -172,16 +172,16 @@ def _gradient(sums: _Sums, difference, inverse, gamma, upstream):
 
 
 def _inverse(count, dtype):
-    """1 / count, a number of the type; a scalar where the count is known only then."""
+    """Returns 1 / count: a NumPy number, or a scalar tensor if `count` is a tensor."""
     if tf.is_tensor(count):
         return 1 / tf.cast(count, dtype)
     return 1 / dtype.as_numpy_dtype(count)
 
 
 def _pixels_side_by_side(positions, channels) -> Union[int, tf.Tensor]:
-    """How many pixels make an axis of some 64 numbers: 1, 2, 4 or 8.
+    """Returns the number of pixels for an axis of about 64 entries: 1, 2, 4 or 8.
 
-    An int, or an int32 scalar of the same value for sizes known only at run time.
+    The number is an int, or an int32 scalar if a size is known only at run time.
     """
     few = [channels < limit for limit in (16, 32, 64)]
     if tf.is_tensor(positions) or tf.is_tensor(channels):

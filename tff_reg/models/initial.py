@@ -1,7 +1,7 @@
 """Initial values of variables: functions of a shape and a data type.
 
-The draws are stateless: the same seed gives the same values, in graphs and eagerly, and
-those that Keras 2's initialisers of the same name and seed give.
+The draws are stateless: the same seed gives the same values in graphs and eagerly. They
+equal the values of Keras 2's initialisers of the same name and seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def uniform_fan_in(seed: int) -> Initializer:
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for weights."""
 
     def draw(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-        # Rounded as Keras does.
+        # Rounded as in Keras.
         limit = math.sqrt(3 * (1 / 3 / math.prod(shape[:-1])))
         return uniform(limit, seed)(shape, dtype)
 
@@ -34,7 +34,7 @@ def uniform_fan_in(seed: int) -> Initializer:
 
 
 def normal_fan_out(seed: int) -> Initializer:
-    """N(0, 2 / fan_out), Kaiming's, as torchvision's ResNets initialise."""
+    """Kaiming normal over the fan-out, N(0, 2 / fan_out), as torchvision's ResNets."""
 
     def draw(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         fan_out = math.prod(shape[:-2]) * shape[-1]
@@ -45,7 +45,7 @@ def normal_fan_out(seed: int) -> Initializer:
 
 
 def orthogonal(seed: int) -> Initializer:
-    """Orthonormal columns [rows, columns]; orthonormal rows where there are fewer."""
+    """Orthonormal columns; orthonormal rows if there are fewer rows than columns."""
 
     def draw(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         rows, columns = shape
@@ -58,5 +58,5 @@ def orthogonal(seed: int) -> Initializer:
 
 
 def constant(value: Any) -> Initializer:
-    """An array, or one number everywhere."""
+    """The given array, or the given number for all entries."""
     return lambda shape, dtype: tf.constant(value, dtype, shape)

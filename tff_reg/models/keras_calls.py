@@ -1,8 +1,8 @@
-"""One call of a Keras model on variables of ours, as Keras itself calls it.
+"""Calls of a Keras model with this package's variables in place of its own.
 
 For Keras 3 and Keras 2 (`tf_keras`, and the Keras of TensorFlow 2.14). The model and
-its own variables stay as they are: Keras 3 computes in a `StatelessScope`; in a model
-of Keras 2 our variables stand in the place of its own for as long as the call takes.
+its own variables do not change: Keras 3 computes in a `StatelessScope`; a Keras 2 model
+refers to our variables during the call.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LayerCall:
 
     Attributes:
       layer: The layer.
-      inputs: What it was given, tensors and else, flattened.
-      output: What it gave.
+      inputs: All arguments of the call, tensors and others, flattened.
+      output: The output.
     """
 
     layer: Any
@@ -44,9 +44,9 @@ class Call:
     Attributes:
       output: The model's output, a tensor or a structure of them.
       layer_calls: The calls of the layers inside, in the order in which they ended.
-      losses: The model's own losses, scalars: of weights, of activities, `add_loss`.
-      new_values: The new value of each variable, in the order of those given; None of
-        one that stays, and of all of Keras 2, which has changed the variables.
+      losses: The model's own scalar losses: of weights, of activities, `add_loss`.
+      new_values: The new value of each given variable, in order; None for a variable
+        that does not change, and for all in Keras 2, which assigns to the variables.
     """
 
     output: Any
@@ -56,14 +56,14 @@ class Call:
 
 
 def is_keras_3(layer: Any) -> bool:
-    """Whether it is a layer or model of Keras 3."""
+    """Whether an object is a layer or model of Keras 3."""
     known = getattr(sys.modules.get("keras"), "Layer", None)
     return known is not None and isinstance(layer, known)
 
 
 def is_keras_2(layer: Any) -> bool:
-    """Whether it is a layer or model of Keras 2."""
-    # Nobody has a layer of what is not imported.
+    """Whether an object is a layer or model of Keras 2."""
+    # A library that is not imported has no layers.
     library = sys.modules.get("tf_keras", sys.modules.get("keras"))
     if library is None or is_keras_3(layer):
         return False
@@ -71,18 +71,18 @@ def is_keras_2(layer: Any) -> bool:
 
 
 def keras_of(model: Any) -> Any:
-    """The Keras that a model is of."""
+    """Returns the Keras module that a model belongs to."""
     return sys.modules["keras"] if is_keras_3(model) else seam.keras()
 
 
 def layers_of(model: Any) -> list[Any]:
-    """A model and all layers inside it, at any depth, each once."""
+    """Returns a model and all layers inside it, at any depth, each once."""
     found = model._flatten_layers(include_self=True, recursive=True)
     return list({id(layer): layer for layer in found}.values())
 
 
 def seeds_of(model: Any) -> list[Any]:
-    """The states of what draws random numbers in a model of Keras 3, integers [2]."""
+    """Returns the states, integers [2], of a Keras 3 model's random generators."""
     generators = [
         generator
         for layer in layers_of(model)
@@ -92,7 +92,7 @@ def seeds_of(model: Any) -> list[Any]:
 
 
 def is_random(model: Any) -> bool:
-    """Whether a pass in training mode draws random numbers by Keras's own layers."""
+    """Whether Keras's own layers draw random numbers in a training pass."""
     if is_keras_3(model):
         return bool(seeds_of(model))
     return any(_GENERATOR in vars(layer) for layer in layers_of(model))
@@ -110,13 +110,13 @@ def call(
     """Calls a model.
 
     Args:
-      model: A model of Keras, all of whose weights exist, or a part of one.
-      x: Its input.
-      values: Pairs of a variable of the model and what stands for it: our variable,
-        which a model of Keras 2 also changes.
-      whole: The model that `model` is, or is a part of.
-      training: Whether in training mode.
-      key: int64 [2], the key of everything random in training; drawn if None.
+      model: A Keras model whose weights all exist, or a part of such a model.
+      x: The input.
+      values: Pairs of a variable of the model and the value in its place. If the value
+        is a variable, a Keras 2 model assigns to it.
+      whole: The whole model; `model` is this model or a part of it.
+      training: Whether the call is in training mode.
+      key: int64 [2], the key of all random draws in training; None draws a key.
 
     Returns:
       The `Call`.
@@ -130,7 +130,7 @@ def call(
 
 
 def activation_of(layer: Any) -> str:
-    """The name of a layer's activation; with its module's if it is not of a library."""
+    """Returns the name of a layer's activation, with its module if it is a user's."""
     activation = getattr(layer, "activation", None)
     if activation is None:
         return "linear"
@@ -146,7 +146,7 @@ def is_linear(layer: Any) -> bool:
 
 
 def is_non_linear(layer: Any) -> bool:
-    """Whether a layer's output is the output of a non-linearity."""
+    """Whether a layer is, or ends in, a non-linearity."""
     kinds = {kind.__name__ for kind in type(layer).__mro__}
     return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear(layer)
 
@@ -160,12 +160,12 @@ def is_softmax(layer: Any) -> bool:
 
 
 def producer(tensor: Any, call: Call) -> Optional[LayerCall]:
-    """The innermost call of a layer that gave a tensor."""
+    """Returns the innermost layer call whose output is `tensor`, or None."""
     return next((c for c in call.layer_calls if c.output is tensor), None)
 
 
 def logits_call_of(call: Call) -> Optional[LayerCall]:
-    """The call that made the output, or the input of a last softmax layer."""
+    """Returns the layer call that gave the output, or a final softmax layer's input."""
     found = producer(call.output, call)
     if found is not None and is_softmax(found.layer):
         return producer(found.inputs[0], call)
@@ -173,7 +173,7 @@ def logits_call_of(call: Call) -> Optional[LayerCall]:
 
 
 def logits_of(call: Call) -> tf.Tensor:
-    """The output, or the input of a last softmax (a layer or an activation)."""
+    """Returns the output, or the input of a final softmax (layer or activation)."""
     found = producer(call.output, call)
     if found is not None and is_softmax(found.layer):
         return found.inputs[0]
@@ -181,7 +181,7 @@ def logits_of(call: Call) -> tf.Tensor:
 
 
 def is_softmax_of(output: tf.Tensor, call: Call) -> bool:
-    """Whether the output of a traced call is a softmax's."""
+    """Whether the output of a traced call comes from a softmax."""
     return logits_of(call) is not output or output.op.type == "Softmax"
 
 
@@ -196,17 +196,17 @@ def input_of(layer: Any, call: Call) -> tf.Tensor:
 
 
 def batched_spec(tensor: Any) -> tf.TensorSpec:
-    """A tensor's spec, of which the batch axis is first and open."""
+    """Returns a tensor's spec with an unknown size of its first axis, the batch."""
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def name_of(variable: Any) -> str:
-    """A variable's name with its layer's: 'dense/kernel'."""
+    """Returns a variable's name with its layer's name, such as 'dense/kernel'."""
     return getattr(variable, "path", variable.name).split(":")[0]
 
 
 def names_of(variables: Sequence[Any]) -> list[str]:
-    """The variables' names, those that others have with '_1', '_2' and so on."""
+    """Returns the variables' names, made unique with '_1', '_2' and so on."""
     names: dict[str, None] = {}
     for variable in variables:
         name = name_of(variable)
@@ -218,7 +218,7 @@ def names_of(variables: Sequence[Any]) -> list[str]:
 
 
 def _key_of(key: Optional[tf.Tensor], number: int, training: bool) -> tf.Tensor:
-    """The key of one of the layers; in evaluation, always the same."""
+    """Returns the key of random source `number`; in evaluation, a constant key."""
     if not training:
         key = tf.zeros([2], tf.int64)
     elif key is None:
@@ -237,7 +237,7 @@ def _call_keras_3(
         add_update = scope.add_update
 
         def assign(update: Any):
-            """As a variable: values read before get no gradient by the new value."""
+            """Assigns like a variable: no gradient passes through the new value."""
             variable, value = update
             value = tf.stop_gradient(value)
             if variable.trainable:
@@ -263,7 +263,7 @@ def _call_keras_2(
         for module in {id(m): m for m in (model, *_modules_of(whole))}.values():
             stack.enter_context(_replaced(vars(module), standing_for))
         for number, layer in enumerate(layers_of(whole)):
-            # In TFF's graphs, Keras 2 adds to those of the passes before.
+            # In TFF's graphs, Keras 2 would keep the losses of earlier passes.
             stack.enter_context(_set(vars(layer), "_losses", []))
             if _GENERATOR in vars(layer):
                 generator = _KeyedGenerator(_key_of(key, number, training))
@@ -274,7 +274,7 @@ def _call_keras_2(
 
 
 def _modules_of(model: Any) -> Iterator[Any]:
-    """A model of Keras 2, its layers and the `tf.Module`s that these hold."""
+    """Yields a Keras 2 model, its layers, and the `tf.Module`s inside them."""
     for module in model._flatten_modules(include_self=True, recursive=True):
         yield module
         if not is_keras_2(module):  # A layer's `submodules` fail at cached masks.
@@ -285,7 +285,7 @@ _GENERATOR = "_random_generator"
 
 
 class _KeyedGenerator:
-    """Draws for a layer of Keras 2, in the place of its `RandomGenerator`."""
+    """A keyed substitute for the `RandomGenerator` of a Keras 2 layer."""
 
     def __init__(self, key: tf.Tensor):
         self._key = key
@@ -307,7 +307,7 @@ class _KeyedGenerator:
         )
 
     def _draw(self, function: Callable, shape: Any, *args: Any, **options: Any):
-        """Draws by a stateless function, which takes a seed after the shape."""
+        """Calls a stateless random function with a shape and a new seed."""
         given = {n: v for n, v in options.items() if v is not None and n != "nonce"}
         return function(shape, self._seed(), *args, **given)
 
@@ -359,7 +359,7 @@ def _recorded(layers: Sequence[Any], calls: list[LayerCall]) -> Iterator[None]:
 def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
     """Within the context, replaces eager tensors by NumPy arrays.
 
-    Those are attributes of layers and regularisers; a graph of TFF takes arrays only.
+    They are attributes of layers and regularisers; TFF's graphs accept only arrays.
     """
     with contextlib.ExitStack() as stack:
         regularizers = [
@@ -379,7 +379,7 @@ def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
-    """Replaces variables by others in a dict or list, also in nested ones."""
+    """Within the context, replaces variables in a dict or list, nested ones too."""
     is_dict = isinstance(container, dict)
     with contextlib.ExitStack() as stack:
         for name, value in list(container.items() if is_dict else enumerate(container)):

@@ -16,17 +16,17 @@ from tff_reg.models import keras_calls
 
 
 def digest(model: Any) -> str:
-    """Returns a text that two Keras models share if they are the same network.
+    """Returns a digest that is equal for two Keras models of the same architecture.
 
     Args:
-      model: The model. Of a sub-classed one that has no config, its class and the
-        shapes of its weights count.
+      model: The model. For a sub-classed model without a config, the digest is of its
+        class and the shapes of its weights.
     """
     try:
         text = json.dumps(model.get_config(), default=repr)
     except NotImplementedError:
         text = repr([type(model).__qualname__, [each.shape for each in model.weights]])
-    # Keras numbers the names of layers, so the same network may get others.
+    # Keras numbers layer names, so two copies of a network may have different names.
     for number, name in enumerate(
         dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
     ):
@@ -35,7 +35,7 @@ def digest(model: Any) -> str:
 
 
 def _finalize(copy: Any) -> None:
-    """Has layers such as `Normalization` compute with the weights that were set."""
+    """Makes layers such as `Normalization` use the weights that were set."""
     for layer in keras_calls.layers_of(copy):
         if layer is not copy and hasattr(layer, "finalize_state"):
             layer.finalize_state()
@@ -45,7 +45,7 @@ def _check_same(model: Any, copy: Any) -> None:
     """Checks that a copy and its model give equal outputs for random inputs.
 
     Raises:
-      ValueError: If not, as with layers whose config does not say all of them.
+      ValueError: If they differ, for example because a layer's config is incomplete.
     """
     random = np.random.default_rng(0)
     inputs = [
@@ -62,15 +62,15 @@ def _check_same(model: Any, copy: Any) -> None:
 
 
 def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
-    """The trained model as a copy of the user's, whose weights stay as they were.
+    """Returns the trained model as a copy; the user's own weights do not change.
 
-    A sub-classed model, which Keras cannot copy, is the user's own one, with the
-    trained weights.
+    Keras cannot copy some models, such as sub-classed ones. For these the function
+    returns the user's own model, with the trained weights.
 
     Args:
-      model: The user's.
-      build_model: Sets the trained weights in it and returns it, or a model with it
-        inside.
+      model: The user's model.
+      build_model: Sets the trained weights in `model`, and returns `model` or a model
+        that contains it.
     """
     keras = keras_calls.keras_of(model)
     before = model.get_weights()

@@ -11,18 +11,18 @@ import tensorflow as tf
 from tff_reg.models import keras_calls, learning_model as learning_model_lib
 
 _SOFTMAX = ("softmax", "softmax_v2")  # Keras's and TensorFlow's.
-_ANY_LABELS = ("ctc", "circle")  # Losses whose labels are not like the outputs.
+_ANY_LABELS = ("ctc", "circle")  # Losses that take labels of other shapes.
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledLoss:
-    """The loss of labels and outputs as a compiled model has it: a weighted sum.
+    """The loss of a compiled model: the weighted sum of its outputs' losses.
 
     Attributes:
-      keras: The model's Keras.
-      names: The names of the outputs, in order; None of a single one.
-      losses: The loss of each output; None of an output that has none.
-      scales: The weight of each.
+      keras: The model's Keras module.
+      names: The names of the outputs, in order; None for a single output.
+      losses: The loss of each output; None for an output without a loss.
+      scales: The weight of each loss.
     """
 
     keras: Any
@@ -53,17 +53,17 @@ def loss_of(
 
     Args:
       model: The model.
-      call: A call of it that was traced.
-      given: The user's function, or a loss of Keras; None for what the model was
-        compiled with.
-      keras: The model's Keras.
+      call: A traced call of the model.
+      given: The user's function, or a loss of Keras; None for the loss that the model
+        was compiled with.
+      keras: The model's Keras module.
 
     Returns:
       The function; None for the cross-entropy of integer labels and logits.
 
     Raises:
-      ValueError: If the model has a training step of its own, or its losses are not
-        those of its outputs.
+      ValueError: If the model overrides Keras's training step, or its compiled losses
+        do not fit its outputs, or a loss has no reduction.
     """
     if given is learning_model_lib.sparse_cross_entropy:
         return None
@@ -104,15 +104,15 @@ def loss_of(
 
 
 def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
-    """The `tf.TensorSpec`s of labels that a loss takes, if nobody says otherwise.
+    """Returns the default `tf.TensorSpec`s of the labels that a loss takes.
 
     Args:
-      loss: What `loss_of` found.
-      output: The model's output, a tensor or a structure of them.
+      loss: The result of `loss_of`.
+      output: The model's output, a tensor or a structure of tensors.
 
     Returns:
       int32, without the outputs' last axis, for cross-entropy of integer labels; else
-      as the outputs. The batch axis is first and open.
+      the outputs' specs. The first axis is the batch, of unknown size.
     """
     flat = tf.nest.flatten(output)
     losses = loss.losses if isinstance(loss, CompiledLoss) else ()
@@ -128,7 +128,7 @@ def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
 
 
 def _check_has_no_own_step(model: Any, keras: Any) -> None:
-    """Refuses a model that overrides how Keras trains, in its class or by itself."""
+    """Raises a ValueError if a model overrides `train_step` or `compute_loss`."""
     bases = (keras.Sequential, keras.Model)
     for name in ("train_step", "compute_loss"):
         own = getattr(getattr(model, name, None), "__func__", None)
@@ -141,14 +141,14 @@ def _check_has_no_own_step(model: Any, keras: Any) -> None:
 
 
 def _name_of(loss: Any) -> str:
-    """The name of one of Keras's own losses, a class's or a function's; else ''."""
+    """Returns a Keras loss's name in lower case; '' for a loss that is not Keras's."""
     named = loss if hasattr(loss, "__name__") else type(loss)
     is_own = named.__module__.split(".")[0] in ("keras", "tf_keras")
     return named.__name__.lower() if is_own else ""
 
 
 def _is_sparse(loss: Any) -> bool:
-    """Whether a loss takes class numbers where the outputs have one logit a class."""
+    """Whether a loss takes integer labels for outputs with one logit per class."""
     return _name_of(loss).startswith("sparse")
 
 
@@ -159,7 +159,7 @@ def _is_plain(loss: Any) -> bool:
 
 
 def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
-    """Refuses a cross-entropy that does not take what the model ends in."""
+    """Raises a ValueError if a loss's `from_logits` does not fit the model's end."""
     is_softmax = keras_calls.is_softmax_of(call.output, call)
     takes_logits = bool(_config_of(loss).get("from_logits"))
     if takes_logits == is_softmax:
@@ -174,14 +174,14 @@ def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
 
 
 def _config_of(loss: Any) -> dict[str, Any]:
-    """The options of a loss; of a function, none."""
+    """Returns a loss's config; empty for a function."""
     return getattr(loss, "get_config", dict)()
 
 
 def _names_of(model: Any, output: Any) -> Optional[list[Any]]:
-    """The names of the outputs, in order; None of a single one."""
+    """Returns the names of the outputs, in order; None for a single output."""
     if isinstance(output, dict):
-        return sorted(output)  # So does Keras with a list of losses.
+        return sorted(output)  # As Keras sorts them for a list of losses.
     if not isinstance(output, (list, tuple)):
         return None
     names = getattr(model, "output_names", None) or []
@@ -191,7 +191,7 @@ def _names_of(model: Any, output: Any) -> Optional[list[Any]]:
 def _each(
     model: Any, what: str, given: Any, names: Optional[list[Any]], default: Any
 ) -> list[Any]:
-    """What was given for each of the outputs, as `compile` takes it."""
+    """Returns the value for each output from an argument of `compile`."""
     if not isinstance(given, (dict, list, tuple)):
         return [default if given is None else given] * len(names or [None])
     wanted = names or [*(getattr(model, "output_names", None) or [None])][:1]
@@ -208,11 +208,11 @@ def _each(
 
 
 def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
-    """The mean loss of labels that may lack the outputs' last axis, of size 1."""
+    """Computes the mean loss; labels may lack a last axis of size 1 of the outputs."""
     labels = tf.convert_to_tensor(labels)
     _check_labels(_name_of(loss), labels.shape, outputs.shape)
     if not isinstance(loss, keras.losses.Loss):
-        # As `compile` does: the mean is of what the outputs' mask leaves.
+        # As in `compile`: the mean is over the outputs that the mask keeps.
         wrapper: Any = keras.losses.MeanSquaredError.__bases__[0]
         is_3 = wrapper.__module__.startswith("keras.") and hasattr(keras, "ops")
         loss = wrapper(loss, **({"dtype": outputs.dtype.name} if is_3 else {}))
@@ -223,11 +223,11 @@ def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
 
 
 def _check_labels(name: str, labels: tf.TensorShape, outputs: tf.TensorShape) -> None:
-    """Refuses labels that a loss of Keras would broadcast to the outputs."""
+    """Raises a ValueError if a Keras loss would broadcast the labels to the outputs."""
     if not name or name in _ANY_LABELS or None in (labels.rank, outputs.rank):
         return
     wanted = outputs[:-1] if name.startswith("sparse") else outputs
-    # Keras leaves out a last axis of size 1 that the other one lacks.
+    # Keras drops a last axis of size 1 that only one of the two has.
     difference = labels.rank - wanted.rank
     given = labels[:-1] if difference == 1 and labels[-1] == 1 else labels
     cut = wanted[:-1] if difference == -1 and wanted[-1] == 1 else wanted
@@ -245,12 +245,12 @@ def check_gives_logits(
 
     Args:
       model: The model.
-      call: A call of it that was traced.
-      found: What gave the logits in it.
-      head: The `Dense` layer that gave them, or None.
+      call: A traced call of the model.
+      found: The layer call that gave the logits, or None.
+      head: The `Dense` layer that gave the logits, or None.
 
     Raises:
-      ValueError: If it does not.
+      ValueError: If it does not fit.
     """
     output = call.output
     if not tf.is_tensor(output) or output.shape.rank != 2 or output.shape[-1] is None:
@@ -291,16 +291,16 @@ def check_gives_logits(
 
 
 def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None:
-    """Checks that a loss can be computed of labels and outputs.
+    """Checks that a loss can be computed from labels and outputs.
 
     Args:
       model: The model.
       loss: Function of (labels, outputs) giving a batch's mean loss.
       label_spec: `tf.TensorSpec`s of the labels.
-      output: The output, a tensor or a structure of them.
+      output: The output, a tensor or a structure of tensors.
 
     Raises:
-      ValueError: If it cannot, or is no float scalar.
+      ValueError: If it cannot, is no float scalar, or mixes labels across examples.
     """
     specs = tf.nest.map_structure(keras_calls.batched_spec, output)
     labels = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(label_spec)]
@@ -330,7 +330,7 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
 
 
 def _mixes_examples(loss: Callable, label_spec: Any, output: Any) -> bool:
-    """Whether it is the same to a loss which example has which label."""
+    """Whether a loss ignores which label belongs to which example."""
     if not isinstance(label_spec, tf.TensorSpec) or not tf.executing_eagerly():
         return False
     if label_spec.shape.rank != 1 or output.shape.rank != 2 or output.shape[1] != 1:

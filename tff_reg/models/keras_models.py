@@ -1,4 +1,4 @@
-"""Anybody's Keras model, of Keras 3 or Keras 2, as a model that all methods train."""
+"""Conversion of a Keras 3 or Keras 2 model to a `model_fn` that all methods train."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tff_reg.models import (
 
 
 class KerasModelFn:
-    """Makes the `LearningModel`s of a Keras model; what `from_keras` returns.
+    """The `model_fn` of a Keras model, as `from_keras` returns it.
 
     Args:
-      plan: What was found of the model; kept as `plan`.
+      plan: The structure of the model; kept as the attribute `plan`.
       loss_fn: Function of (labels, outputs) giving a batch's mean loss.
       label_spec: `tf.TensorSpec`s of the labels, the batch axis first.
     """
@@ -47,7 +47,7 @@ class KerasModelFn:
         )
 
     def keras_model(self, weights: Any) -> Any:
-        """The Keras model with weights of training.
+        """Returns the Keras model with trained weights.
 
         Args:
           weights: A `tff.learning.models.ModelWeights`, such as
@@ -56,7 +56,7 @@ class KerasModelFn:
             `server_state.npz`.
 
         Returns:
-          The model that `from_keras` was given, its weights set to these.
+          The model that `from_keras` was given, with these weights.
 
         Raises:
           ValueError: If these are weights of another model.
@@ -82,14 +82,14 @@ class KerasModelFn:
         return network.keras_model()
 
     def _stored(self, path: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The trained and the other weights in a file of a run."""
+        """Returns the trainable and the non-trainable weights in a run's file."""
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         count = self.plan.num_trainable
         if set(self.plan.names) <= arrays.keys():
             values = [arrays[name] for name in self.plan.names]
             return values[:count], values[count:]
-        # In a checkpoint, where more is stored.
+        # Numbered names; in a checkpoint, which stores more, they have a prefix.
         first = "global_model_weights/"
         prefix = first if any(name.startswith(first) for name in arrays) else ""
         found: list[list[np.ndarray]] = []
@@ -108,12 +108,12 @@ def from_keras(
     input_spec: Any = None,
     label_spec: Any = None,
 ) -> KerasModelFn:
-    """Makes a `model_fn` of a Keras model, of Keras 3 or Keras 2.
+    """Makes a `model_fn` from a Keras 3 or Keras 2 model.
 
-    The model is called as Keras calls it. Its weights at the time of this call are the
-    initial ones; the model itself is not changed by training. An evaluation's loss is
-    that of labels and outputs; Keras's `model.evaluate` adds the model's own losses, of
-    regularisers and `add_loss`.
+    The model is called as Keras calls it. The model's current weights are the initial
+    weights; training does not change the model itself. The evaluation loss depends on
+    labels and outputs only; Keras's `model.evaluate` adds the model's own losses
+    (regularisers and `add_loss`).
 
     For example
 
@@ -122,24 +122,24 @@ def from_keras(
 
     Args:
       model: A `keras.Model`: Sequential, functional or sub-classed.
-      blocks: Names of layers of a Sequential or functional model: each ends a block,
-        and what is left is the classifier. Without them a model is taken apart where
-        one tensor carries everything, into at most six blocks.
+      blocks: Names of the layers of a Sequential or functional model that end a block;
+        the layers after them are the classifier. By default a model is split into at
+        most six blocks, at tensors that every path from input to output passes.
       loss_fn: Function of (labels, outputs) giving a batch's mean loss, or a loss of
-        Keras. Without it the loss that the model was compiled with, else the
-        cross-entropy of integer labels and the logits before a last softmax.
+        Keras. By default the loss that the model was compiled with, else the
+        cross-entropy of integer labels and the logits (before a final softmax).
       input_spec: `tf.TensorSpec` of the input, batch axis first, or a structure of
-        them; only for a model that does not know it: sub-classed, or not built.
-      label_spec: The same of the labels; by default int32 without the output's last
-        axis for cross-entropy of integer labels, else as the output.
+        specs; only for a model whose input is unknown: sub-classed, or not built.
+      label_spec: `tf.TensorSpec`s of the labels; by default int32 without the output's
+        last axis for cross-entropy of integer labels, else the output's specs.
 
     Returns:
       A `KerasModelFn`: a function without arguments that makes a `LearningModel`. Its
-      `keras_model(weights)` gives the Keras model back.
+      `keras_model(weights)` returns the Keras model with the given weights.
 
     Raises:
-      TypeError: If it is no Keras model.
-      ValueError: If the model cannot be trained as Keras would, and why.
+      TypeError: If the model is not a Keras model.
+      ValueError: If the model cannot be trained as in Keras; the message says why.
     """
     keras = _check_is_keras(model)
     _check_layers(model)
@@ -164,7 +164,7 @@ def _plan_of(
     blocks: Optional[Sequence[str]],
     keras: Any,
 ) -> keras_network.Plan:
-    """The structure that methods look at, and the weights as they are now."""
+    """Returns the plan of a model: its blocks, its head and its current weights."""
     head = last = None
     with _unchanged(model):
         if is_classifier:
@@ -195,7 +195,7 @@ def _plan_of(
 def from_keras_blocks(
     blocks: Sequence, *, input_shape: Sequence[int]
 ) -> block_model.BlockModel:
-    """Makes a `BlockModel` of lists of Keras layers, one after another.
+    """Makes a `BlockModel` from lists of consecutive Keras layers.
 
     The short form of `from_keras` for a Sequential model whose blocks are listed.
 
@@ -210,8 +210,8 @@ def from_keras_blocks(
         )
 
     Args:
-      blocks: A list with one entry a block: a Keras layer, or a list of them. The
-        last layer of the last block gives the logits; what enters it is the embedding.
+      blocks: A list with one entry per block: a Keras layer, or a list of layers. The
+        last layer of the last block gives the logits; its input is the embedding.
       input_shape: Shape of one example, without the batch axis.
 
     Returns:
@@ -219,7 +219,7 @@ def from_keras_blocks(
 
     Raises:
       ValueError: If there are fewer than two blocks, a block is empty, or the last
-        layer does not give one logit a class.
+        layer does not give one logit per class.
     """
     lists = [list(b) if isinstance(b, (list, tuple)) else [b] for b in blocks]
     if len(lists) < 2 or not all(lists):
@@ -231,7 +231,7 @@ def from_keras_blocks(
     is_eager = tf.executing_eagerly()
     if is_eager:
         return keras_network.KerasNetwork(_plan_of_blocks(lists, input_shape, True))
-    # A thread of its own is outside of the graph that is being built.
+    # A new thread is outside the graph that is being built.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         made = pool.submit(_plan_of_blocks, lists, input_shape, False).result()
     return keras_network.KerasNetwork(made)
@@ -240,7 +240,7 @@ def from_keras_blocks(
 def _plan_of_blocks(
     lists: Sequence[Sequence[Any]], input_shape: Sequence[int], is_eager: bool
 ) -> keras_network.Plan:
-    """The plan of a Sequential model of lists of layers, a block each."""
+    """Returns the plan of a Sequential model with one block per list of layers."""
     flat = [layer for each in lists for layer in each]
     kerases = {_check_is_keras(layer).__name__ for layer in flat}
     if len(kerases) > 1:
@@ -261,7 +261,7 @@ def _plan_of_blocks(
 
 
 def _check_is_keras(model: Any) -> Any:
-    """Returns the Keras that a model is of."""
+    """Returns the Keras module of a model or layer; raises for other objects."""
     is_3 = keras_calls.is_keras_3(model)
     if not is_3 and not keras_calls.is_keras_2(model):
         raise TypeError(
@@ -277,7 +277,7 @@ def _check_is_keras(model: Any) -> Any:
 
 
 def _spec_of(model: Any, given: Any) -> Any:
-    """The specs of a model's input; builds a model that has no weights yet."""
+    """Returns the specs of a model's input; given specs also build the model."""
     spec = given
     if spec is None and getattr(model, "inputs", None):
         spec = tf.nest.map_structure(
@@ -301,7 +301,7 @@ def _spec_of(model: Any, given: Any) -> Any:
 
 @contextlib.contextmanager
 def _unchanged(model: Any) -> Iterator[None]:
-    """Afterwards variables have the values that they have now."""
+    """Restores the values of a model's variables after the context."""
     held = [(v, np.array(v)) for v in (model.variables if model.built else ())]
     yield
     for variable, value in held:
@@ -363,9 +363,9 @@ def _check_weights(model: Any) -> None:
 def _last_of(
     model: Any, trial: keras_trial.Trial, spec: Any, keras: Any
 ) -> tuple[Any, Any]:
-    """The `Dense` layer that gives a classifier's logits; the layer that does. Or None.
+    """Returns a classifier's `Dense` head and the layer that gives the logits.
 
-    Raises a ValueError if the model is no classifier.
+    Either can be None. Raises a ValueError if the model is no classifier.
     """
     call = trial.call
     is_vector = tf.is_tensor(call.output) and call.output.shape.rank == 2
@@ -380,7 +380,7 @@ def _last_of(
 
 
 def _head_of(found: keras_calls.LayerCall, trial: keras_trial.Trial, keras: Any) -> Any:
-    """The `Dense` layer that gives the logits; None if it is another layer."""
+    """Returns the layer that gives the logits if it is a plain `Dense`, else None."""
     layer, x, call = found.layer, found.inputs[0], trial.call
     is_dense = isinstance(layer, keras.layers.Dense)
     if not is_dense or type(layer).__call__ is not keras.layers.Dense.__call__:

@@ -1,9 +1,9 @@
-"""A Keras model on variables of ours, as a `BlockModel`.
+"""A Keras model as a `BlockModel` with this package's variables.
 
-A pass through the whole network calls the model as Keras does (`keras_calls`). What
-methods look at is found in that call: the outputs of the layers where a block ends,
-what enters the last `Dense` layer, the outputs of non-linear layers. To run a part
-alone, there are functional models between two such tensors (`keras_parts`).
+A pass through the whole network calls the model as Keras does (`keras_calls`). The call
+records the tensors that methods use: the outputs of the blocks, the input of the last
+`Dense` layer, the outputs of non-linear layers. Functional models between two such
+tensors run a part alone (`keras_parts`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Part:
     """A block of a Keras model.
 
     Attributes:
-      name: The block's.
-      model: The functional model that computes it; None for the identity.
+      name: The block's name.
+      model: The functional model that computes the block; None for the identity.
     """
 
     name: str
@@ -46,19 +46,19 @@ class Plan:
 
     Attributes:
       model: The Keras model.
-      input_spec: `tf.TensorSpec`s of its input, the batch axis first.
-      variables: Its weights: those that are trained, then the others.
-      names: Their names, each once.
-      values: Their values, arrays.
-      num_trainable: How many are trained.
-      fixed: Pairs of other variables (of metrics, for example) and their values.
-      constants: Positions in `variables` of those that no pass changes.
-      head: The `Dense` layer that gives the logits; None where there is none.
-      parts: The blocks before the head's input; the last one leads to it.
-      ends: The layers whose outputs are the outputs of `parts`, without the last.
-      num_classes: None where the output is no vector of logits.
-      ends_in_softmax: Whether a classifier ends in a softmax, of which passes through a
-        `KerasNetwork` give the logits.
+      input_spec: `tf.TensorSpec`s of the input, the batch axis first.
+      variables: The weights: first the trainable ones, then the others.
+      names: The weights' names, made unique.
+      values: The weights' values, arrays.
+      num_trainable: Number of trainable weights.
+      fixed: Pairs of another variable (of a metric, for example) and its value.
+      constants: Positions in `variables` of non-trainable weights that no pass changes.
+      head: The `Dense` layer that gives the logits, or None.
+      parts: The blocks up to the head's input; without a head, up to the output.
+      ends: The last layer of each part but the last.
+      num_classes: Number of logits; None if the output is no vector of logits.
+      ends_in_softmax: Whether a classifier ends in a softmax; passes through a
+        `KerasNetwork` return the logits before it.
       is_random: Whether a pass in training mode draws random numbers.
     """
 
@@ -79,11 +79,11 @@ class Plan:
 
 
 class WholeOutputs:
-    """The outputs of a network whose last layer is no linear one.
+    """The outputs of a network whose last layer is not linear.
 
     Attributes:
-      logits: What the model gives: a tensor or a structure of them.
-      activations: As of `Outputs`.
+      logits: The model's output: a tensor or a structure of tensors.
+      activations: As in `Outputs`.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class WholeOutputs:
 
     @property
     def block_outputs(self):
-        """As of `Outputs`; raises a MissingCapabilityError where there is one block."""
+        """As in `Outputs`; raises a MissingCapabilityError for a single block."""
         if len(self._block_outputs) < 2:
             raise MissingCapabilityError(_WHOLE.format(what="no blocks"))
         return self._block_outputs
 
 
 class KerasDense(layers.ForwardLayer):
-    """The last layer of a Keras model, on variables of ours, without its softmax.
+    """The last layer of a Keras model without its softmax, with our variables.
 
     Attributes:
       kernel: [features, classes].
@@ -146,7 +146,7 @@ class KerasBlock(block_model.Block):
 
 
 class KerasClassifier(block_model.Classifier, KerasBlock):
-    """The last block of a `KerasNetwork`: to the head's input, and the head."""
+    """The last block of a `KerasNetwork`: the layers before the head, and the head."""
 
     def make(self, network: KerasNetwork, part: Part, head: Optional[KerasDense]):
         super().make(network, part)
@@ -177,10 +177,10 @@ class KerasClassifier(block_model.Classifier, KerasBlock):
 
 
 class KerasNetwork(block_model.BlockModel):
-    """A Keras model on variables of ours.
+    """A `BlockModel` that calls a Keras model with this package's variables.
 
     Args:
-      plan: What `from_keras` has found.
+      plan: The structure that `from_keras` has found.
     """
 
     def __init__(self, plan: Plan):
@@ -195,7 +195,7 @@ class KerasNetwork(block_model.BlockModel):
             for number, (name, value) in enumerate(zip(plan.names, plan.values))
         ]
         self._made = made
-        # Of the head: where in the plan its kernel is, and its bias.
+        # Positions of the head's kernel and bias among the plan's variables.
         self._head_positions: dict[str, int] = {}
         head = None
         if plan.head is not None:
@@ -216,7 +216,7 @@ class KerasNetwork(block_model.BlockModel):
             ],
             input_shape=shape,
             num_classes=plan.num_classes,
-            # A user's layers may look at the whole batch.
+            # A user's layers may mix the examples of a batch.
             has_independent_examples=False,
             num_branches=0,
             supports_width=False,
@@ -234,7 +234,7 @@ class KerasNetwork(block_model.BlockModel):
 
     @property
     def ends_in_softmax(self) -> bool:
-        """Whether the Keras model gives the softmax of what this network gives."""
+        """Whether the Keras model returns the softmax of this network's logits."""
         return self._plan.ends_in_softmax
 
     @property
@@ -270,12 +270,12 @@ class KerasNetwork(block_model.BlockModel):
         return keras_calls.layers_of(self._plan.model)
 
     def standing_for(self, variable: Any) -> tf.Variable:
-        """Our variable for one of the Keras model's."""
+        """Returns our variable in place of a variable of the Keras model."""
         known = [id(v) for v in self._plan.variables]
         return self._made[known.index(id(variable))]
 
     def variables_of(self, model: Any, trainable: bool) -> list[tf.Variable]:
-        """Our variables of a part of the model but its head, in the model's order."""
+        """Returns our variables of a part, without the head's, in the model's order."""
         if model is None:
             return []
         inside = {id(v) for v in model.weights}
@@ -312,15 +312,15 @@ class KerasNetwork(block_model.BlockModel):
         )
 
     def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:
-        """Runs a part of the model; a model without a graph, up to its embedding.
+        """Runs a part of the model; the whole model only up to its head's input.
 
         Args:
           model: The part; None for the identity.
-          x: Its input.
+          x: The part's input.
           forward: The pass's settings.
 
         Returns:
-          Its output.
+          The part's output.
         """
         if model is None:
             return x
@@ -341,7 +341,7 @@ class KerasNetwork(block_model.BlockModel):
         )
 
     def keras_model(self) -> Any:
-        """The Keras model that `from_keras` was given, with this network's weights.
+        """Returns the user's Keras model with this network's weights.
 
         Raises:
           ValueError: If a method has replaced its last layer by another kind of layer.
@@ -358,7 +358,7 @@ class KerasNetwork(block_model.BlockModel):
         return self._plan.model
 
     def _pairs(self) -> list[tuple[Any, tf.Variable]]:
-        """The Keras model's weights, and our variables that stand for them."""
+        """Returns pairs of a weight of the Keras model and our variable for it."""
         standing = list(self._made)
         head = self.blocks[-1].linear_layer
         for name, n in self._head_positions.items():
@@ -401,6 +401,6 @@ class KerasNetwork(block_model.BlockModel):
 
 
 def _cast(x: Any, spec: Any) -> Any:
-    """Input as the model takes it."""
+    """Casts the input to the model's data types and structure."""
     flat = zip(tf.nest.flatten(x), tf.nest.flatten(spec))
     return tf.nest.pack_sequence_as(spec, [tf.cast(v, s.dtype) for v, s in flat])

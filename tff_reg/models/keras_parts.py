@@ -1,4 +1,4 @@
-"""A Keras model taken apart: where one tensor carries everything, a block may end."""
+"""Division of a Keras model into blocks, at tensors that every path passes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import tensorflow as tf
 from tff_reg.models import keras_calls, keras_trial
 from tff_reg.models.keras_network import Part
 
-# A network that is taken apart by itself has at most so many blocks, as the papers' do.
+# Maximum number of blocks if the user names none; the papers' networks have no more.
 _MOST_BLOCKS = 6
 
 
 def in_order(spec: Any) -> Any:
-    """A structure of specs whose dicts are as TFF takes them."""
+    """Returns specs with sorted `OrderedDict`s and tuples, as TFF needs them."""
     if isinstance(spec, dict):
         pairs = ((name, in_order(spec[name])) for name in sorted(spec))
         return collections.OrderedDict(pairs)
@@ -27,7 +27,7 @@ def in_order(spec: Any) -> Any:
 
 
 def example(spec: Any, make: Callable[..., Any]) -> Any:
-    """Input of two examples; axes whose size is open have 32."""
+    """Returns an input of two examples; axes of unknown size get size 32."""
 
     def one(s: tf.TensorSpec):
         shape = [2, *(32 if n is None else n for n in s.shape[1:])]
@@ -37,7 +37,7 @@ def example(spec: Any, make: Callable[..., Any]) -> Any:
 
 
 def input_of(model: Any) -> Any:
-    """The symbolic input of a model with a graph; of one in a list, that one."""
+    """Returns the symbolic input of a model with a graph; unwraps a list of one."""
     # In Keras 3 a Sequential's `input` is that of a layer.
     is_sequential = "Sequential" in {kind.__name__ for kind in type(model).__mro__}
     found = model.inputs if is_sequential else model.input
@@ -60,12 +60,12 @@ def parts_of(
 
     Args:
       model: The model.
-      trial: A pass through it.
-      head: Its head, or None.
-      last: The layer that gives the logits, or None where none does alone.
-      names: The layers that end blocks, where they are given.
-      spec: Of the model's input.
-      keras: The model's Keras.
+      trial: A traced training pass of the model.
+      head: The model's head, or None.
+      last: The layer that gives the logits, or None if no single layer does.
+      names: Names of the layers that end blocks; None to choose them.
+      spec: `tf.TensorSpec`s of the model's input.
+      keras: The model's Keras module.
     """
     has_graph = bool(getattr(model, "inputs", None)) and last is not None
     if names is not None and not has_graph:
@@ -104,7 +104,7 @@ def parts_of(
 def _ends_of(
     model: Any, trial: keras_trial.Trial, last: Any, names: Optional[Sequence[str]]
 ) -> list[Any]:
-    """The layers at which blocks end: those that were named, or found ones."""
+    """Returns the layers that end blocks: the named layers, or chosen ones."""
     cuts = _cuts(model, trial, last)
     if names is None:
         return _chosen(model, trial, cuts)
@@ -122,19 +122,19 @@ def _ends_of(
 
 
 def _nodes_of(model: Any) -> dict[int, Any]:
-    """The nodes of a model's graph by the `id` of the layer that is called there."""
+    """Returns the nodes of a model's graph by the `id` of the node's layer."""
     graph = getattr(model, "_functional", None) or model
     nodes = [node for each in graph._nodes_by_depth.values() for node in each]
     return {id(getattr(n, "operation", None) or n.layer): n for n in nodes}
 
 
 def _only(node: Any, kind: str) -> Any:
-    """The one symbolic tensor that a node reads ('input') or gives ('output')."""
+    """Returns the single symbolic tensor of a node's 'input' or 'output'."""
     return tf.nest.flatten(getattr(node, f"{kind}_tensors"))[0]
 
 
 def _cuts(model: Any, trial: keras_trial.Trial, last: Any) -> list[Any]:
-    """The layers before the last whose output carries everything, in order."""
+    """Returns the layers before `last` whose output every path passes, in order."""
     calls = _own_calls(model, trial)
     entries = {x.op for x in trial.features}
     layers = [each.layer for each in trial.call.layer_calls]
@@ -153,13 +153,13 @@ def _cuts(model: Any, trial: keras_trial.Trial, last: Any) -> list[Any]:
 
 
 def _own_calls(model: Any, trial: keras_trial.Trial) -> list[keras_calls.LayerCall]:
-    """The calls of a model's own layers, without those inside of them."""
+    """Returns the calls of a model's own layers, without those of nested layers."""
     own = {id(layer) for layer in model.layers}
     return [c for c in trial.call.layer_calls if id(c.layer) in own]
 
 
 def _chosen(model: Any, trial: keras_trial.Trial, cuts: Sequence[Any]) -> list[Any]:
-    """After which layers a model is cut: before layers with weights, evenly."""
+    """Chooses the layers that end blocks, evenly, each before a layer with weights."""
 
     def rank(layer: Any) -> int:
         return max((len(v.shape) for v in layer.weights), default=0)
@@ -182,7 +182,7 @@ def _chosen(model: Any, trial: keras_trial.Trial, cuts: Sequence[Any]) -> list[A
 
 
 def ends_in(model: Any, head: Any, spec: Any) -> bool:
-    """Whether in evaluation a model gives its head's logits, or their softmax."""
+    """Whether a model's evaluation output is its head's logits or their softmax."""
     _, _, call = _evaluated(model, spec)
     if sum(each.layer is head for each in call.layer_calls) != 1:
         return False
@@ -195,7 +195,7 @@ def ends_in(model: Any, head: Any, spec: Any) -> bool:
 
 
 def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
-    """Whether the parts, one after another, give the head's input, or the output."""
+    """Whether the chained parts compute the head's input, or the output if no head."""
     x, values, whole = _evaluated(model, spec)
     for part in (part.model for part in parts if part.model is not None):
         x = keras_calls.call(part, x, values, whole=model, training=False).output
@@ -205,7 +205,7 @@ def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
 
 
 def _evaluated(model: Any, spec: Any) -> tuple[Any, Any, keras_calls.Call]:
-    """Examples, the model's variables as they are, and its call in evaluation."""
+    """Returns random examples, the model's variables, and its evaluation call."""
     generator = np.random.default_rng(0)
     x = example(spec, lambda shape: generator.uniform(0, 2, shape))
     values = [(v, v) for v in model.variables]

@@ -1,4 +1,4 @@
-"""A training pass of a Keras model, traced once, to see its reads and changes."""
+"""A traced training pass of a Keras model, to find what it reads and changes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DRAWS = (
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A pass in training mode, traced only.
+    """A pass in training mode that was traced, not executed.
 
     Attributes:
       call: The call.
-      features: What the model was given, flattened.
-      variables: The model's weights: those that are trained, then the others.
-      num_trainable: How many are trained.
-      fixed: Its variables that are neither weights nor states of random generators.
+      features: The model's input, flattened.
+      variables: The model's weights: first the trainable ones, then the others.
+      num_trainable: Number of trainable weights.
+      fixed: Variables that are neither weights nor states of random generators.
       changed: The `id`s of the weights that the pass changes.
     """
 
@@ -40,7 +40,7 @@ class Trial:
 
 
 def run(model: Any, spec: Any) -> Trial:
-    """Traces a training pass in a graph of its own, as TFF will.
+    """Traces a training pass in a new graph, as TFF does.
 
     Args:
       model: The Keras model; its weights exist.
@@ -50,7 +50,7 @@ def run(model: Any, spec: Any) -> Trial:
       The `Trial`.
 
     Raises:
-      ValueError: If clients could not train the model, and why.
+      ValueError: If clients cannot train the model; the message says why.
     """
     trained = {id(v): v for v in model.trainable_weights}
     kept = {id(v): v for v in model.non_trainable_weights}
@@ -94,18 +94,18 @@ def run(model: Any, spec: Any) -> Trial:
 
 
 def _traced(model: Any, spec: Any, triples: Sequence[Any], fixed: Sequence[Any]):
-    """Traces a call, and a second one with others of the variables.
+    """Traces a call, and a second call with other variables.
 
     Args:
       model: The Keras model.
       spec: `tf.TensorSpec`s of its input.
-      triples: A variable of the model, and two of ours that stand for it.
-      fixed: Its variables for which zeros stand.
+      triples: Triples of a variable of the model and two of our variables for it.
+      fixed: The model's variables that are replaced by zeros.
 
     Returns:
-      The first call; its inputs; the gradients of its trained weights; those of the
-      second one's, None where there is no function in the graph that could mistake one
-      for the other; the graph.
+      The first call; its inputs; the gradients of its trained weights; the second
+      call's gradients, or None if the graph has no function that could confuse the
+      weights of the two calls; the graph.
     """
     found: list[Any] = []
 
@@ -144,12 +144,12 @@ def depends(
     entries: Collection[tf.Operation],
     without: Optional[tf.Operation] = None,
 ) -> bool:
-    """Whether an operation depends on one of others.
+    """Whether an operation depends on one of `entries`.
 
     Args:
       last: The operation.
-      entries: The others.
-      without: What leads through this one does not count.
+      entries: The operations to look for.
+      without: Paths through this operation do not count.
     """
     seen, to_see = {without}, [last]
     while to_see:
@@ -164,9 +164,9 @@ def depends(
 
 
 def _trained_outputs(call: keras_calls.Call, features: Sequence[Any]) -> list[Any]:
-    """What can train weights: outputs, and losses that depend on the examples.
+    """Returns the float outputs, and the losses that depend on the examples.
 
-    The others are the losses of regularisers, which reach weights without the network.
+    The remaining losses are those of regularisers, which use the weights directly.
     """
     entries = {x.op for x in features}
     given = [x for x in tf.nest.flatten(call.output) if tf.is_tensor(x)]
@@ -176,7 +176,7 @@ def _trained_outputs(call: keras_calls.Call, features: Sequence[Any]) -> list[An
 
 
 def _reason(error: Exception) -> str:
-    """The line of a message that says why, without Keras's words around it."""
+    """Returns the first line of an error's message after Keras's introduction."""
     text = re.sub(r"\x1b\[\d+m", "", str(error))
     lines = [line.strip() for line in text.splitlines()]
     around = "Exception encountered when calling"
@@ -184,7 +184,7 @@ def _reason(error: Exception) -> str:
 
 
 def _check_reads(model: Any, graph: Any, ours: Sequence[tf.Variable]) -> None:
-    """Refuses a pass that reads what TFF's graphs do not have."""
+    """Raises a ValueError if a pass reads variables or tensors that clients lack."""
     held = {id(v) for v in ours}
     names = [v.name for v in graph.variables if id(v) not in held]
     if any("seed_generator_state" in name for name in names):
@@ -210,7 +210,7 @@ def _check_reads(model: Any, graph: Any, ours: Sequence[tf.Variable]) -> None:
 def _check_gradients(
     model: Any, trained: Collection[Any], gradients: Sequence[Any]
 ) -> None:
-    """Refuses weights that the outputs do not reach."""
+    """Raises a ValueError if trainable weights have no gradient."""
     names = [
         keras_calls.name_of(variable)
         for variable, gradient in zip(trained, gradients)
@@ -240,7 +240,7 @@ def _warn_of_draws(model: Any, graph: tf.Graph) -> None:
 def _changed(
     graph: Any, call: keras_calls.Call, ours: Sequence[tf.Variable]
 ) -> set[int]:
-    """The positions of the variables that a pass changes."""
+    """Returns the positions of the variables that a pass changes."""
     changed = {n for n, v in enumerate(call.new_values[: len(ours)]) if v is not None}
     inner = {id(external): internal for external, internal in graph.captures}
     handles = {

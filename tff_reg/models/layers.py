@@ -1,8 +1,8 @@
 """Layers that run at a fraction of their width, in float32 or float64, without Keras.
 
-Layers create their variables at once, and are called with the input and a
-`ForwardPass`. A layer uses the first channels of its kernel: the input's number of
-input channels, and the number of output channels at the pass's width.
+A layer creates its variables when it is made, and is called with the input and a
+`ForwardPass`. It uses the first channels of its kernel: as many input channels as the
+input has, and as many output channels as the pass's width gives.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ForwardLayer(tf.Module):
         return self._variables("non_trainable_variables")
 
     def _variables(self, kind: str) -> list[tf.Variable]:
-        # `tf.Module` has them by the names of the attributes.
+        # `tf.Module` would sort them by the attributes' names.
         attributes = [v for n, v in vars(self).items() if not n.startswith("_self_")]
         members = tf.nest.flatten(attributes)
         is_trained = kind == "trainable_variables"
@@ -113,12 +113,12 @@ def _is_variable(value: Any) -> bool:
 
 
 def _has_variables(value: Any) -> bool:
-    """Whether it is a layer of this package or of Keras."""
+    """Whether a value is a layer of this package or of Keras."""
     return isinstance(value, tf.Module) and hasattr(value, "trainable_variables")
 
 
 def first_channels(vector, x):
-    """Returns the first entries of a variable [channels] for the channels of `x`."""
+    """Returns the first entries of a variable [channels], one per channel of `x`."""
     if x.shape[-1] == vector.shape[0]:
         return vector
     return vector[: forward_lib.number_of_channels(x)]
@@ -137,7 +137,7 @@ class Seeds:
 
 
 def he_normal_fan_out(seeds: Seeds) -> initial.Initializer:
-    """Kaiming-normal over the fan-out, as torchvision's ResNets initialise."""
+    """Kaiming normal over the fan-out, as in torchvision's ResNets."""
     return initial.normal_fan_out(seeds.next())
 
 
@@ -170,7 +170,7 @@ class Conv2D(ForwardLayer):
         differently at a stride of 2.
       use_bias: Whether a bias is added.
       initializer: Function of `seeds` that returns the kernel's initialiser.
-      bias_initializer: Function of `seeds` and the fan-in that returns the bias's.
+      bias_initializer: Function of `seeds` and fan-in that returns the bias's one.
     """
 
     def make(
@@ -204,9 +204,9 @@ class Conv2D(ForwardLayer):
             bias = None if bias is None else bias[:channels]
         x, stride = self.padding(x), self.stride
         if kernel.shape[0] == 1 and stride > 1:
-            # Of strided 1x1 kernels' gradients, oneDNN in TF 2.14 writes beyond its
-            # buffers: 8 to 16 channels, varying batches, two threads an operation.
-            # Means of single pixels are x[:, ::stride, ::stride], 20 times as fast.
+            # In gradients of strided 1x1 kernels, oneDNN in TF 2.14 writes beyond its
+            # buffers (8 to 16 channels, varying batches, two threads per operation).
+            # Pooling single pixels gives x[:, ::stride, ::stride], 20 times as fast.
             x, stride = pooling.average_pool(x, 1, stride), 1
         x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
         return x if bias is None else tf.nn.bias_add(x, bias)
@@ -308,15 +308,15 @@ class ChannelShuffle(ForwardLayer):
 
 
 def _at_positions(flat, x):
-    """[positions, channels] to [batch, height, width, channels] of an image `x`."""
+    """Reshapes [positions, channels] to `x`'s [batch, height, width, channels]."""
     return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], flat.shape[-1:]], 0))
 
 
 class _Padding:
     """Zeros on every side of an image, and TensorFlow's name of the remaining padding.
 
-    oneDNN knows 'SAME' and 'VALID' but no explicit padding; at stride 1 'SAME' is the
-    same on both ends.
+    oneDNN knows 'SAME' and 'VALID' but no explicit padding; at stride 1, 'SAME' pads
+    both ends equally.
 
     Attributes:
       name: 'SAME' or 'VALID', for the convolution.
@@ -335,7 +335,7 @@ class _Padding:
 class Dense(ForwardLayer):
     """A linear layer over [batch, features], initialised as in PyTorch.
 
-    Below full width only its input is narrower: a classifier keeps its classes.
+    Below full width only the input is narrower: a classifier keeps its classes.
 
     Args:
       in_features: Features of the input at full width.

@@ -63,7 +63,7 @@ class LearningModel(tff.learning.models.VariableModel):
       loss_fn: Function of (labels, logits) that returns the batch's mean loss.
       label_dtype: Data type of the labels in `input_spec`.
       label_spec: `tf.TensorSpec` of the labels, or a structure of specs, if the labels
-        are no classes.
+        are not class numbers.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def check_dtypes(variables: Sequence[Any]) -> None:
       ValueError: If they are not.
     """
     found = {tf.as_dtype(getattr(v, "true_dtype", v.dtype)).name for v in variables}
-    # Keras's variables for mixed precision have another dtype in use.
+    # Keras's mixed-precision variables are used in another dtype than they have.
     is_mixed = any(hasattr(v, "true_dtype") for v in variables)
     if is_mixed or len(found) > 1 or not found <= {"float32", "float64"}:
         raise ValueError(
@@ -248,7 +248,7 @@ def build_model_fn(
       model_name: One of `names.MODEL_NAMES`.
       image_shape: (height, width, channels).
       num_classes: Number of classes.
-      norm: A norm that the model can have (`names.norms_of`); None for the first.
+      norm: One of `names.norms_of(model_name)`; None for the first of them.
       projector: The layers between the features and the classifier's linear layer, one
         of `names.PROJECTOR_NAMES`; see `classifiers`.
       seed: Seed of the initial weights.

@@ -3,18 +3,17 @@
 Mark Sandler, Andrew Howard, Menglong Zhu, Andrey Zhmoginov, Liang-Chieh Chen.
 "MobileNetV2: Inverted Residuals and Linear Bottlenecks." CVPR 2018.
 
-A unit widens its input by a 1x1 convolution, convolves every channel by itself, and
-narrows it again by a 1x1 convolution without a non-linearity; where neither the size
-nor the channels change, its input is added. Channels, units and strides of the stages
-are in `_STAGES`.
+A unit widens its input by a 1x1 convolution, applies a depthwise convolution, and
+narrows the result by a 1x1 convolution without a non-linearity; if neither the size nor
+the channels change, the unit adds its input. `_STAGES` has the stages' channels, units
+and strides.
 
 FedMLB's public code has only ResNet-18. This is the network that the same group
 published with FedACG (CVPR 2024), a common CIFAR variant: the stem is a 1x1 convolution
 with a padding of 1, only stages 2 to 4 halve the resolution, convolutions have biases,
-norms are GroupNorm of two groups, and everything is initialised as PyTorch does by
-default. FedMLB's cut there makes M = 8 blocks: the stem, stages 1 to 6, and the
-classifier with stage 7, the last 1x1 convolution, global average pooling and the linear
-layer.
+norms are GroupNorm of two groups, and the initialisation is PyTorch's default. There,
+FedMLB divides it into M = 8 blocks: the stem, stages 1 to 6, and the classifier with
+stage 7, the last 1x1 convolution, global average pooling and the linear layer.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tff_reg.models import block_model, conv_units, layers
 ForwardPass = layers.ForwardPass
 
 _STEM = 32
-# Output channels, units, stride of the first, and by how much a unit widens its input.
+# Per stage: output channels, number of units, stride of the first unit, expansion.
 _STAGES = (
     (16, 1, 1, 1),
     (24, 2, 2, 6),
@@ -50,15 +49,15 @@ def _pointwise(in_channels, channels, activation=tf.nn.relu6, **options):
 
 
 class InvertedResidual(layers.ForwardLayer):
-    """A unit: widen, convolve every channel, narrow; its input is added if it fits.
+    """A unit: widening, depthwise convolution, narrowing, and adding the input.
 
     Args:
       in_channels: Channels of the input.
       channels: Channels of the output.
-      stride: Of the convolution in the middle.
-      expansion: By how much the input is widened.
+      stride: Stride of the depthwise convolution.
+      expansion: Channels after the widening, divided by those of the input.
       branch_index: Position among the model's residual branches; None for a unit that
-        adds nothing.
+        does not add its input.
       **options: Norm and seeds.
     """
 
@@ -86,7 +85,7 @@ class InvertedResidual(layers.ForwardLayer):
 
 
 def _last_stage(*args, name, **options):
-    # Its variables are called like those of the blocks.
+    # An empty scope, so that its variables are named like those of the other stages.
     with tf.name_scope(""):
         return conv_units.Stage(*args, name=name, **options)
 
@@ -99,7 +98,7 @@ def mobilenet(
     Args:
       input_shape: (height, width, channels) of an image; any size and channels.
       norm: 'group', 'batch' or 'none', after every convolution.
-      **options: The others of `conv_units.build`.
+      **options: Other arguments of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., stage6, classifier. It has 10

@@ -18,7 +18,7 @@ from tff_reg import plugins
 
 _ENTRY_POINTS = "tff_reg.models"
 
-# By name: the module of the function of that name, which builds the network.
+# The module of each model's builder function, which has the name of the model.
 MODULES = {
     "cnn": "plain_cnns",
     "resnet8": "resnet",
@@ -55,7 +55,7 @@ def norms_of(model_name: str) -> tuple[str, ...]:
       model_name: One of `MODEL_NAMES`.
 
     Returns:
-      Some of `NORM_NAMES`; the first is taken where nobody asks for another.
+      Some of `NORM_NAMES`; the first is the default.
 
     Raises:
       PluginError: If the model's package cannot be loaded.
@@ -72,7 +72,7 @@ def norms_of(model_name: str) -> tuple[str, ...]:
 
 
 def of_package(model_name: str) -> Optional[Callable[..., Any]]:
-    """The function of a model from another package; None for all other names.
+    """Returns the builder of a model from another package; None for other names.
 
     Raises:
       PluginError: If it cannot be loaded, or is no function.
@@ -85,14 +85,14 @@ def of_package(model_name: str) -> Optional[Callable[..., Any]]:
 
 
 def builder(model_name: str) -> Callable[..., Any]:
-    """The function that makes a model's network.
+    """Returns the function that builds a model's network.
 
     Args:
       model_name: One of `MODEL_NAMES`.
 
     Returns:
       A function of keyword arguments: those of `learning_model.build_model_fn`, with
-      `input_shape` for `image_shape`.
+      `input_shape` instead of `image_shape`.
 
     Raises:
       PluginError: If the model's package cannot be loaded.

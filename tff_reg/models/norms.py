@@ -1,4 +1,4 @@
-"""Normalisation layers with PyTorch's rules, on which the papers' code runs.
+"""Normalisation layers with PyTorch's rules, as in the papers' code.
 
 Epsilon is 1e-5, and BatchNorm's running variance is updated with the unbiased variance
 of the batch.
@@ -21,10 +21,10 @@ ForwardPass = forward_lib.ForwardPass
 class BatchNorm(layers.ForwardLayer):
     """Batch normalisation over all axes but the last, with PyTorch's rules.
 
-    In training the batch is normalised with its own mean and biased variance; the
-    running statistics move by a tenth of the way towards its mean and its *unbiased*
-    variance. A pass below full width has no running statistics: it uses the batch's
-    statistics, even in evaluation, and stores nothing.
+    In training, the batch is normalised with its own mean and biased variance; the
+    running statistics move a tenth of the way towards the batch's mean and *unbiased*
+    variance. A pass below full width uses the batch's statistics, even in evaluation,
+    and does not update the running statistics.
 
     Args:
       channels: Channels at full width.

@@ -1,18 +1,18 @@
 """Plain CNNs: convolutions one after another, most with hidden layers.
 
-* `cnn`: quick to train, with everything that methods ask for: two 3x3 convolutions of
-  32 and 64 channels, each with ReLU and 2x2 max-pooling, a hidden layer of 128 units.
-  Any size of images; without a norm the convolutions have biases.
+* `cnn`: a small network that is quick to train: two 3x3 convolutions of 32 and 64
+  channels, each with ReLU and 2x2 max-pooling, and a hidden layer of 128 units. Images
+  can have any size; the convolutions have biases only without a norm.
 * `vgg9`: a backbone of the FedMLB paper (Table 9): six 3x3 convolutions with biases,
-  each with a norm and ReLU, every second one with 2x2 max-pooling; then averages over
-  4x4 windows, two hidden layers of 512 units (Simonyan and Zisserman, ICLR 2015, as cut
-  down for CIFAR by FedMA: without a norm and with 10 classes it has FedMA's 3,491,530
+  each with a norm and ReLU, every second one with 2x2 max-pooling; then average pooling
+  to 4x4, two hidden layers of 512 units (Simonyan and Zisserman, ICLR 2015, as reduced
+  for CIFAR by FedMA: without a norm and with 10 classes it has FedMA's 3,491,530
   parameters). FedMLB's public code has only ResNet-18. This is the VGG-9 that the same
   group published with FedACG (CVPR 2024): GroupNorm of two groups after every
-  convolution and no dropout, with FedMLB's cut into M = 7 blocks: every convolution,
-  and the classifier with the hidden layers. Convolutions are initialised as there,
-  normally with variance 2 / (9 output channels) and with zero biases, linear layers as
-  PyTorch does.
+  convolution, no dropout, and FedMLB's division into M = 7 blocks: every convolution,
+  and the classifier with the hidden layers. As there, kernels of convolutions are drawn
+  from a normal distribution of variance 2 / (9 output channels), their biases are zero,
+  and linear layers have PyTorch's initialisation.
 * `feddyn_cnn`: FedDyn's network for CIFAR, which the MAN paper uses: two 5x5
   convolutions of 64 channels without padding, each followed by ReLU and 2x2
   max-pooling, hidden layers of 384 and 192 units, no norm (797,962 parameters with 10
@@ -22,20 +22,19 @@
   of 512 and 384 units.
 * `univarfl_cnn`: the UniVarFL paper describes its small CNN in an appendix that we do
   not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON
-  and of most of this line of work, which is LeNet-5 with ReLU: two 5x5 convolutions of
-  6 and 16 channels without padding, each with ReLU and 2x2 max-pooling, hidden layers
-  of 120 and 84 units, no norm (62,006 parameters with 10 classes and images of
-  32x32x3).
+  and of most related work, LeNet-5 with ReLU: two 5x5 convolutions of 6 and 16 channels
+  without padding, each with ReLU and 2x2 max-pooling, hidden layers of 120 and 84
+  units, no norm (62,006 parameters with 10 classes and images of 32x32x3).
 * `feduv_cnn`: the small CNN of FedUV's code, which UniVarFL follows: eight convolutions
   without padding or biases, each with BatchNorm and ReLU, 3x3 and 1x1 of 16 channels,
   3x3 (stride 2), 3x3 and 1x1 of 32, the same of 64; global average pooling (161,594
   parameters with 10 classes and the projector `feduv`).
 
-The last four are initialised as PyTorch does by default, as in these authors' code:
-uniform within 1/sqrt(fan-in), kernels and biases alike; the convolutions of the first
-three of them have biases, with a norm too. Pooling drops the last row or column of an
-odd number, but in `cnn`. Each takes images from its `minimum_side` on, and none can run
-at a fraction of its width.
+The last four have PyTorch's default initialisation, as in these authors' code: kernels
+and biases are uniform within 1/sqrt(fan-in). The convolutions of all but `cnn` and
+`feduv_cnn` have biases, even with a norm. Pooling drops the last row or column of an
+odd number, except in `cnn`. Images must have at least `minimum_side` rows and columns.
+No plain CNN can run at a fraction of its width.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Convolution(NamedTuple):
     """A convolution of a plain CNN.
 
     Attributes:
-      channels: Its output channels.
+      channels: Output channels.
       kernel_size: Height and width of the kernel.
-      stride: Of both axes.
+      stride: Stride of both axes.
       padding: Zeros added on every side.
-      pool: TensorFlow's padding of the 2x2 max-pooling that follows; None without.
+      pool: TensorFlow's padding of the 2x2 max-pooling that follows, or None.
     """
 
     channels: int
@@ -68,7 +67,7 @@ class Convolution(NamedTuple):
     pool: Optional[str] = None
 
     def side(self, side: int) -> int:
-        """Height or width of the output, from the height or width of the input."""
+        """Returns the output's height or width for the input's height or width."""
         side = (side + 2 * self.padding - self.kernel_size) // self.stride + 1
         if self.pool is None:
             return side
@@ -96,25 +95,25 @@ def build_cnn(
     """Builds a plain CNN; see the module's docstring for the shapes.
 
     Args:
-      model_name: For the message about images that are too small.
+      model_name: Name of the network in error messages.
       convolutions: The convolutions, each with a norm and ReLU.
       hidden: Units of the hidden layers; none for global average pooling.
       input_shape: (height, width, channels) of an image.
       norm: 'group', 'batch' or 'none', after every convolution.
       minimum_side: The smallest height and width of an image.
-      final_side: Rows and columns that the classifier averages its input to; None
-        leaves it as it is.
-      groups: Of group normalisation.
-      use_bias: Whether convolutions have biases; None for only without a norm.
-      initializers: Of kernels and biases, as `layers.Conv2D` takes them.
-      **options: The others of `conv_units.build`.
+      final_side: Rows and columns to which the classifier average-pools its input;
+        None for no pooling.
+      groups: Number of groups of group normalisation.
+      use_bias: Whether convolutions have biases; None: only without a norm.
+      initializers: Initialisers of kernels and of biases, as in `layers.Conv2D`.
+      **options: Other arguments of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks conv1, conv2, ..., classifier; the classifier
       holds the hidden layers.
 
     Raises:
-      block_model.ImageSizeError: If the images are smaller than the network takes.
+      block_model.ImageSizeError: If the images are smaller than `minimum_side`.
     """
     block_model.check_image_size(model_name, input_shape, minimum_side)
     *sides, channels = input_shape
@@ -146,7 +145,7 @@ def _classifier(
     hidden: Sequence[int],
     final_side: Optional[int],
 ) -> conv_units.Maker:
-    """The maker of the classifier of features [batch, *sides, channels]."""
+    """Returns the maker of a classifier for features [batch, *sides, channels]."""
     if not hidden:
         return functools.partial(conv_units.PoolingClassifier, channels)
     pool = None

@@ -1,4 +1,4 @@
-"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them."""
+"""Pooling as in PyTorch: equal padding on both ends, and no windows beyond it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
     Args:
       x: float [batch, height, width, channels].
       size: Height and width of the window.
-      stride: Of both axes.
+      stride: Stride of both axes.
       padding: Rows and columns added on every side.
 
     Returns:
@@ -24,7 +24,7 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
 def average_pool(
     x: tf.Tensor, size: int, stride: int, *, padding: int = 0
 ) -> tf.Tensor:
-    """Returns the mean of each window, as `max_pool`; the zeros of padding count."""
+    """Returns the mean of each window; zeros of the padding count. See `max_pool`."""
     x = pad(x, padding)
     return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
@@ -34,8 +34,8 @@ def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
     Args:
       x: float [batch, rows, columns, channels], the rows and columns known.
-      height: Rows of the result. With more than `x` has, rows are repeated.
-      width: Columns of the result, likewise.
+      height: Rows of the result. If `x` has fewer rows, rows are repeated.
+      width: Columns of the result. If `x` has fewer columns, columns are repeated.
 
     Returns:
       float [batch, height, width, channels].
@@ -52,7 +52,7 @@ def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 
 def _window_means(size: int, result: int) -> np.ndarray:
-    """A [result, size] matrix whose rows average the adaptive windows."""
+    """Returns a matrix [result, size] whose rows average the adaptive windows."""
     means = np.zeros([result, size])
     for i in range(result):
         start, end = i * size // result, -(-(i + 1) * size // result)
@@ -65,8 +65,8 @@ def pad(x: tf.Tensor, padding: int, value: float = 0) -> tf.Tensor:
 
     Args:
       x: float [batch, height, width, channels].
-      padding: How many.
-      value: What they hold.
+      padding: Number of rows and columns on each side.
+      value: The value of their entries.
 
     Returns:
       float [batch, height + 2 padding, width + 2 padding, channels].

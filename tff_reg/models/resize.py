@@ -1,6 +1,6 @@
 """Bilinear resizing of images, in any floating-point type and to any size.
 
-TensorFlow's own returns float32 whatever it is given, and does not align corners.
+TensorFlow's own function always returns float32 and does not align corners.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def resize_bilinear(
     >>> models.resize_bilinear(np.array([[[[0.0], [2.0]]]]), 1, 3).numpy().ravel()
     array([0., 1., 2.])
 
-    It is PyTorch's `interpolate(mode="bilinear", align_corners=True)`: of n pixels,
-    the i-th of m new ones lies at i (n - 1) / (m - 1); a single new one at 0. An axis
-    that keeps its size keeps its values, to the bit.
+    Equals PyTorch's `interpolate(mode="bilinear", align_corners=True)`: among n pixels,
+    new pixel i of m lies at position i (n - 1) / (m - 1), a single new pixel at 0. An
+    axis that keeps its size keeps its values to the bit.
 
     Args:
       x: float [batch, h, w, channels]; any of the sizes may be known only when the
         graph runs.
       height: The new h, at least 1: a Python int or an int32 scalar.
-      width: The new w, likewise.
+      width: The new w, at least 1: a Python int or an int32 scalar.
 
     Returns:
-      A tensor [batch, height, width, channels] of the type of `x`, computed in it.
+      A tensor [batch, height, width, channels], computed in the type of `x`.
 
     Raises:
       ValueError: If the images are not of a floating-point type and rank 4, or a size
@@ -53,9 +53,9 @@ def resize_bilinear(
 
 
 def _interpolation(x, axis: int, new_size):
-    """The matrix [new size, size] of `x`'s type that resizes one of its axes."""
+    """Returns a matrix [new size, size] of `x`'s type that resizes one axis of `x`."""
     size = tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
-    # Products of integers, so that an axis of the same size gets whole positions.
+    # Integer products, so that an axis that keeps its size gets whole positions.
     numerators = tf.range(new_size) * (size - 1)
     positions = tf.cast(numerators, tf.float64) / tf.cast(
         tf.maximum(new_size - 1, 1), tf.float64

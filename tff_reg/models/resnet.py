@@ -5,21 +5,21 @@
   (591,322 parameters with BatchNorm and 10 classes, 614,452 with 100), not the
   9-9-9 basic blocks of the original paper.
 * `resnet20`, `resnet8`: basic blocks 3-3-3 and 1-1-1, stages 16-32-64.
-* `resnet10`: basic blocks 1-1-1-1, stages 16-32-64-128: as many blocks as `resnet18`
-  has, to try things out.
+* `resnet10`: basic blocks 1-1-1-1, stages 16-32-64-128: for quick trials, with as many
+  stages as `resnet18`.
 * `resnet18`: basic blocks 2-2-2-2, stages 64-128-256-512, with the stem for small
   images that the FedMLB paper uses.
 * `resnet18_imagenet`: the same with the original stem, for the FedAlign paper's
   ImageNet-200: 7x7 with stride 2, then 3x3 max-pooling with stride 2 (torchvision's
   11,689,512 parameters with 1000 classes).
-* `resnet18_no_maxpool`: that without the max-pooling, as the UniVarFL paper says.
-* `resnet18_feduv`: FedUV's, which is UniVarFL's by all that it says: the stem for small
-  images, and the first stage halves the resolution, too.
+* `resnet18_no_maxpool`: `resnet18_imagenet` without max-pooling (the UniVarFL paper).
+* `resnet18_feduv`: the ResNet-18 of FedUV and, as far as its paper says, of UniVarFL:
+  the stem for small images, and the first stage halves the resolution, too.
 
-The others have a 3x3 stem with stride 1. All but FedUV's halve the resolution at every
-stage but the first; all end in global average pooling and one linear layer. A shortcut
-whose shape changes is a strided 1x1 convolution with a norm. Convolutions are
-initialised as in torchvision (Kaiming normal over the fan-out), the classifier as
+The other networks have a 3x3 stem with stride 1. All but FedUV's halve the resolution
+at every stage but the first; all end in global average pooling and one linear layer. A
+shortcut that changes the shape is a strided 1x1 convolution with a norm. Convolutions
+are initialised as in torchvision (Kaiming normal over the fan-out), the classifier as
 PyTorch's linear layers.
 """
 
@@ -59,7 +59,7 @@ class Residual(layers.ForwardLayer):
     """A residual unit: convolutions with norms, added to a shortcut, then ReLU.
 
     Args:
-      kernels: For each convolution (kernel size, output channels, stride).
+      kernels: (kernel size, output channels, stride) of each convolution.
       in_channels: Channels of the input.
       branch_index: Position of this unit's branch among the model's branches.
       norm: 'group' or 'batch'.
@@ -126,14 +126,14 @@ def build_resnet(
     """Builds a residual network; see the module's docstring for the shapes.
 
     Args:
-      unit_kernels: Function of (planes, stride) giving the unit's convolutions.
+      unit_kernels: Function of (planes, stride) that returns `Residual`'s `kernels`.
       units_per_stage: Number of residual units of each stage.
       input_shape: (height, width, channels) of an image; any size and channels.
       norm: 'group' or 'batch'.
       planes: Planes of each stage.
-      stem: What comes before the stages.
-      first_stride: Of the first stage; the others have 2.
-      **options: The others of `conv_units.build`.
+      stem: Shape of the stem.
+      first_stride: Stride of the first stage; the other stages have stride 2.
+      **options: Other arguments of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., classifier.
@@ -172,7 +172,7 @@ def build_resnet(
     )
 
 
-# Options as in `build_resnet`; the module's docstring says which each is.
+# Options as in `build_resnet`; the module's docstring describes the networks.
 resnet56 = functools.partial(build_resnet, _bottleneck, (6, 6, 6))
 resnet20 = functools.partial(build_resnet, _basic, (3, 3, 3))
 resnet8 = functools.partial(build_resnet, _basic, (1, 1, 1))

@@ -5,16 +5,16 @@ Convolutional Neural Network for Mobile Devices." CVPR 2018. (The first version,
 the FedMLB paper cites.)
 
 A unit is a grouped 1x1 convolution to a quarter of the output channels, a shuffle of
-the channels, a 3x3 convolution of every channel by itself, and a grouped 1x1
-convolution; then its input is added. The first unit of a stage halves the resolution
-and appends its input, averaged over 3x3 windows, instead.
+the channels, a 3x3 depthwise convolution, and a grouped 1x1 convolution; then the unit
+adds its input. The first unit of a stage halves the resolution and, instead of adding
+its input, appends it, averaged over 3x3 windows.
 
 FedMLB's public code has only ResNet-18. This is the network that the same group
 published with FedACG (CVPR 2024): 3 groups, stages of 4, 8 and 4 units with 240, 480
-and 960 channels, a 3x3 stem of 24 channels without stride and pooling, groups in the
-first convolution of all too, biases in all convolutions, GroupNorm of two groups, and
-PyTorch's default initialisation. FedMLB's cut there makes M = 5 blocks: the stem, the
-three stages, and the classifier after global average pooling.
+and 960 channels, a 3x3 stem of 24 channels without stride and pooling, groups also in
+the first unit's first convolution, biases in all convolutions, GroupNorm of two groups,
+and PyTorch's default initialisation. There, FedMLB divides it into M = 5 blocks: the
+stem, the three stages, and the classifier after global average pooling.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def shufflenet(
     Args:
       input_shape: (height, width, channels) of an image; any size and channels.
       norm: 'group', 'batch' or 'none', after every convolution.
-      **options: The others of `conv_units.build`.
+      **options: Other arguments of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage2, stage3, stage4, classifier (the
-      paper's numbers). It has 13 residual branches; its groups and appended channels
-      cannot be cut to a fraction of their width.
+      paper's numbers). It has 13 residual branches. It cannot run at a fraction of its
+      width, because of its groups and appended channels.
     """
     stem = conv_units.torch_conv(input_shape[-1], _STEM, 3, padding=1)
     blocks = {"stem": functools.partial(conv_units.ConvUnit, stem)}

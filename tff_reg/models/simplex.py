@@ -11,15 +11,15 @@ from tff_reg.models import initial, layers
 class SimplexClassifier(layers.ForwardLayer):
     """A linear layer whose normalised outputs f are compared with fixed directions.
 
-    The logits are g f'M, with g a trained scalar. M holds the classes' directions, an
-    equiangular tight frame: a variable that is not trained.
+    The logits are g f'M, where g is a trained scalar. M is a variable that is not
+    trained: the classes' directions, an equiangular tight frame.
 
     Args:
       features: Features of the input.
       num_classes: Number of logits, C.
-      dimensions: Of f, d, at least C.
-      scaling: g at first.
-      seed: Of the linear layer and of M.
+      dimensions: Dimension d of f, at least C.
+      scaling: Initial value of g.
+      seed: Seed of the linear layer and of M.
 
     Raises:
       ValueError: If there are fewer dimensions than classes.
@@ -74,7 +74,7 @@ def frame(matrix: np.ndarray) -> np.ndarray:
 
 
 def logits(outputs, directions, scaling):
-    """G f'M, with f the outputs scaled to length 1.
+    """Computes g f'M, where f is the outputs scaled to length 1.
 
     Args:
       outputs: float [batch, dimensions].
@@ -84,6 +84,6 @@ def logits(outputs, directions, scaling):
     Returns:
       float [batch, classes].
     """
-    # The length counts as 1e-12 at least, as in PyTorch.
+    # Divides by at least 1e-12, as PyTorch does.
     unit = tf.math.l2_normalize(outputs, axis=-1, epsilon=1e-24)
     return scaling * tf.linalg.matmul(unit, directions)

@@ -4,17 +4,17 @@ Forrest N. Iandola, Song Han, Matthew W. Moskewicz, Khalid Ashraf, William J. Da
 Kurt Keutzer. "SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB
 model size." 2016. https://arxiv.org/abs/1602.07360
 
-A fire module narrows its input by a 1x1 convolution, and widens that by a 1x1 and a 3x3
-convolution side by side; `_FIRES` has their sizes. Modules 3, 5 and 7 add their input
-(the paper's simple bypass).
+A fire module narrows its input by a 1x1 convolution, and widens the result by a 1x1 and
+a 3x3 convolution side by side; `_FIRES` has their sizes. Modules 3, 5 and 7 add their
+input (the paper's simple bypass).
 
 FedMLB's public code has only ResNet-18. This is the network that the same group
 published with FedACG (CVPR 2024), a common CIFAR variant: a 3x3 stem of 96 channels,
 2x2 max-pooling after the stem, module 4 and module 8, GroupNorm of two groups, no
-dropout, and PyTorch's default initialisation. FedMLB's cut there makes M = 9 blocks:
-the stem, modules 2 to 8, and the classifier with module 9. The paper's last 1x1
-convolution and the average over positions after it are computed the other way round,
-as a linear layer of the average, which is the same.
+dropout, and PyTorch's default initialisation. There, FedMLB divides it into M = 9
+blocks: the stem, modules 2 to 8, and the classifier with module 9. The paper's last 1x1
+convolution and the average over positions after it are computed in reverse order, as a
+linear layer of the average, with the same result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tff_reg.models import block_model, conv_units, layers, pooling
 ForwardPass = layers.ForwardPass
 
 _STEM = 96
-# Channels between and of the output of modules 2 to 9.
+# Squeezed channels and output channels of modules 2 to 9.
 _FIRES = (
     (16, 128),
     (16, 128),
@@ -54,14 +54,14 @@ def _unit(in_channels, channels, size, **options):
 
 
 class Fire(block_model.Block):
-    """A fire module, with its bypass and pooling if it has them.
+    """A fire module with optional bypass and pooling.
 
     Args:
       in_channels: Channels of the input.
-      squeezed: Channels in between.
+      squeezed: Channels after the narrowing convolution.
       channels: Channels of the output, half of them from each convolution.
       branch_index: Position among the model's residual branches; None without bypass.
-      pool: Function of the output, or None.
+      pool: Function that pools the output, or None.
       **options: Norm and seeds.
     """
 
@@ -104,12 +104,12 @@ def squeezenet(
     Args:
       input_shape: (height, width, channels) of an image, from 8x8.
       norm: 'group', 'batch' or 'none', after every convolution; the paper has none.
-      **options: The others of `conv_units.build`.
+      **options: Other arguments of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, fire2, ..., fire8, classifier. It has 3
-      residual branches, the modules with a bypass; channels side by side cannot be cut
-      to a fraction of their width.
+      residual branches, the modules with a bypass. It cannot run at a fraction of its
+      width, because its modules concatenate channels.
 
     Raises:
       block_model.ImageSizeError: If the images are smaller than 8x8.

@@ -45,7 +45,7 @@ class _Runtime:
 
 
 _lock = threading.RLock()
-# The last is in force; those before it are in force again when it ends.
+# The last runtime is in force; when it ends, the one before it is in force again.
 _chosen: list[_Runtime] = []
 
 
@@ -159,7 +159,7 @@ def use(kind: str, **options: Any) -> None:
         checked = Options(**options)
         checked.check(kind)
         if kind == "ray" and _is_in_ray():
-            shutdown()  # Its actors have the room.
+            shutdown()  # Its actors occupy the cluster.
         runtime = _create(kind, checked)
         previous = _chosen[-1:]
         _chosen[-1:] = [runtime]
@@ -173,8 +173,8 @@ def running(kind: str, **options: Any) -> Iterator[None]:
     """Runs TFF computations in a runtime for the body of a `with` statement.
 
     Afterwards the runtime that was in use before is in use again. As with `use`, the
-    choice is the whole process's: of blocks that overlap, in threads or in an event
-    loop, the one that was entered last counts until it is left.
+    choice holds for the whole process: if blocks overlap, in threads or in an event
+    loop, the block that was entered last decides until it ends.
 
     >>> from tff_reg import runtime
     >>> with runtime.running("in_process", devices="CPU:0", clients_in_parallel=1):
@@ -182,12 +182,12 @@ def running(kind: str, **options: Any) -> Iterator[None]:
     clients run in process on 1 CPU device (1 at a time)
 
     Args:
-        kind: As of `use`.
-        **options: As of `use`.
+        kind: As in `use`.
+        **options: As in `use`.
 
     Raises:
-        ValueError: As `use`, and if Ray is in use already.
-        NoGpuError, WorkerError: As `use`.
+        ValueError: As in `use`, and if Ray is in use already.
+        NoGpuError, WorkerError: As in `use`.
     """
     with _lock:
         checked = Options(**options)

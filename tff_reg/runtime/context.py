@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import Any
 
-from tensorflow.python.eager import context  # There is no public way.
+from tensorflow.python.eager import context  # There is no public API.
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import values
@@ -18,20 +18,20 @@ from tff_reg.seam import internals
 
 
 class PlanCache:
-    """The plans of the computations that are alive.
+    """The plans of all live computations.
 
-    By identity and weak reference: a computation's hash serialises the whole of it
-    at each call, and plans (with their TensorFlow functions) must go when the
-    computation goes.
+    Computations are found by identity and held by weak references: their hash would
+    serialise the whole computation at each call, and a plan (with its TensorFlow
+    functions) must be freed with its computation.
     """
 
     def __init__(self):
         self._lock = threading.RLock()
         self._plans: dict[int, tuple[weakref.ref, ComputationPlan]] = {}
-        self.builds = 0  # How many TensorFlow functions were ever built.
+        self.builds = 0  # Number of TensorFlow functions built so far.
 
     def plan(self, comp: tff.framework.ConcreteComputation) -> ComputationPlan:
-        """The plan of a computation, made at the first call."""
+        """Returns the plan of a computation; makes it at the first call."""
         found = self._plans.get(id(comp))
         if found is not None and found[0]() is comp:
             return found[1]
@@ -57,7 +57,7 @@ PLANS = PlanCache()
 
 
 class InProcessContext(tff.framework.SyncContext):
-    """Runs computations here; safe to call from several threads."""
+    """Runs computations in this process; safe to call from several threads."""
 
     def __init__(self, workers: Workers, default_num_clients: int = 0):
         self._workers = workers
@@ -65,7 +65,7 @@ class InProcessContext(tff.framework.SyncContext):
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         internals.refuse_tracing()
-        with context.eager_mode():  # Whatever graph the caller builds.
+        with context.eager_mode():  # Even if the caller builds a graph.
             plan = PLANS.plan(comp)
             parameter_type = plan.type_signature.parameter
             number_of_clients = internals.number_of_clients(
@@ -78,7 +78,7 @@ class InProcessContext(tff.framework.SyncContext):
 
 
 class InProcessAsyncContext(tff.framework.AsyncContext):
-    """The same, for callers that await."""
+    """An `InProcessContext` for callers that await."""
 
     def __init__(self, context: InProcessContext):
         self._context = context

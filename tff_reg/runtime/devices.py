@@ -2,9 +2,9 @@
 
 On a CPU the product of intra-op threads and clients in parallel should be the number
 of cores. The number of intra-op threads influences the last bits of some operations
-(the gradient of a convolution's filter is summed in as many parts). So it depends on
-the machine and not on `clients_in_parallel`, and results are identical to the bit for
-every `clients_in_parallel`.
+(the gradient of a convolution's filter is summed in as many parts as there are
+threads). So the number depends on the machine and not on `clients_in_parallel`, and
+results are identical to the bit for every `clients_in_parallel`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
 
 
 def are_gpus(names: Optional[list[str]]) -> bool:
-    """Returns whether clients run on GPUs: those of `names`, or by default (None)."""
+    """Returns whether `names` has a GPU, or for None whether TensorFlow sees one."""
     if names is None:
         return bool(tf.config.list_physical_devices("GPU"))
     return any(name.startswith("GPU:") for name in names)
@@ -122,12 +122,12 @@ def default_clients_in_parallel(names: list[str]) -> int:
 
 
 def threads_for_an_operation() -> int:
-    """Returns the number with which the default number of clients uses all cores."""
+    """Returns the threads with which the default number of clients uses all cores."""
     return cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
 
 
 def intra_op_threads() -> int:
-    """Returns TensorFlow's setting; 0 if TensorFlow chooses, which takes all cores."""
+    """Returns TensorFlow's number; 0 if it is not set (then it uses all cores)."""
     found = tf.config.threading.get_intra_op_parallelism_threads()
     return found or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
 
@@ -149,7 +149,7 @@ def set_threads(wanted: Optional[int]) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(wanted)
     except RuntimeError:  # TensorFlow has started
-        # As it has wherever the user makes a Keras model first.
+        # For example because the user has made a Keras model before.
         logging.log_first_n(
             logging.INFO,
             "TensorFlow has started with %s intra-op threads, but %d are better for "
@@ -164,7 +164,7 @@ def _grow_memory(gpus) -> None:
     for gpu in gpus:
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
-        except (RuntimeError, ValueError):  # TensorFlow has started, or was told
+        except (RuntimeError, ValueError):  # TensorFlow has started already.
             logging.log_first_n(
                 logging.WARNING,
                 "The GPUs' memory growth can no longer be set: call "

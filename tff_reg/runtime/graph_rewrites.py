@@ -11,8 +11,8 @@ each as a function. `prepare` applies, in order:
 * `_initialize_before_use`: operations that read them wait for the initialisation;
 * `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
-  runs it on the CPU whatever the device; and no iterator is tuned while it runs,
-  because the end of one that is may wait as long as it took;
+  always runs it on the CPU; iterators run without autotuning, because an autotuned
+  iterator may take as long to end as it has run;
 * `_keep_input_pipelines_on_cpu`;
 * `_make_functions_unique`: library functions get names that occur once in the
   process.
@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from tensorflow.core.framework import dataset_options_pb2  # no public way
+from tensorflow.core.framework import dataset_options_pb2  # no public API
 
 from tff_reg.lazy import tf
 
@@ -53,7 +53,7 @@ _ITERATOR_OPERATIONS = frozenset(
 )
 _CPU = "/device:CPU:0"
 
-# Attributes on a function's gradient, which name functions that are not kept.
+# Attributes about gradients, which name functions that are removed.
 _GRADIENT_ATTRIBUTES = (
     "forward_function_name",
     "backward_function_name",
@@ -123,7 +123,7 @@ def _prune(graph_def, targets, parameter_nodes) -> set:
 
 
 def _ancestors(graph_def, targets) -> set:
-    """The names of the targets and of all that they need, where they are there."""
+    """Returns the names of the targets and their ancestors that are in the graph."""
     nodes = {node.name: node for node in graph_def.node}
     reached = set()
     pending = list(targets)
@@ -141,7 +141,7 @@ def _set_inputs(node, inputs) -> None:
 
 
 def _keep_colocations(node, kept_names) -> None:
-    """Drops the wishes to be placed where a removed operation was."""
+    """Drops the constraints to colocate a node with a removed operation."""
     if "_class" not in node.attr:
         return
     wishes = [
@@ -200,18 +200,18 @@ def _node_lists(graph_def):
 
 
 def iterate_over_datasets(graph_def) -> bool:
-    """Has data sets iterated without delays; returns whether anything was changed."""
+    """Removes delays of iterating data sets; returns whether anything was changed."""
     has_loops = _loop_instead_of_reducing(graph_def)
     # Also the iterators of these loops.
     return _switch_off_autotuning(graph_def) or has_loops
 
 
 def _switch_off_autotuning(graph_def) -> bool:
-    """Has every iterator go over its data set without tf.data's autotuning.
+    """Switches off tf.data's autotuning for every iterator.
 
-    Autotuning has a thread of its own, which sleeps for 10, 20, 40, ... ms. In
-    TF 2.14 an iterator that ends wakes it, but before it is marked as cancelled: now
-    and then the thread sleeps on, and the iterator's end waits for it.
+    The autotuning thread sleeps for 10, 20, 40, ... ms. In TF 2.14 an ending iterator
+    wakes the thread before marking it as cancelled: sometimes the thread sleeps again,
+    and the end of the iterator waits for it.
     """
     options = dataset_options_pb2.Options()
     options.autotune_options.enabled = False
@@ -240,8 +240,8 @@ def _loop_instead_of_reducing(graph_def) -> bool:
             found = True
             body = functions[node.attr["f"].func.name]
             nodes.extend(_loop(node, body, graph_def.library, in_function))
-    # Consumers inside functions name the output: "components" of the one
-    # operation is "output" of the other. In the graph itself the index is enough.
+    # Consumers inside functions name the output: ReduceDataset's "components" is
+    # While's "output". In the graph itself the index is enough.
     for function in graph_def.library.function:
         loops = {n.name for n in function.node_def if n.attr["_reduces"].b}
         for node in function.node_def:
@@ -265,7 +265,7 @@ def _loop(node, body, library, in_function: bool) -> list:
     """Turns the ReduceDataset `node` into a While; returns the nodes it needs.
 
     The loop's variables are the state, then the next element (an optional), the
-    iterator, and what the body captures.
+    iterator, and the body's captures.
     """
     state_types = list(node.attr["Tstate"].list.type)
     captured_types = list(node.attr["Targuments"].list.type)
@@ -314,7 +314,7 @@ def _loop(node, body, library, in_function: bool) -> list:
 
 
 def _first_element(node, control_inputs, element_types, in_function: bool) -> list:
-    """The nodes that make an iterator over a data set and take its first element."""
+    """Returns nodes that make an iterator over a data set and get its first element."""
     iterator = tf.compat.v1.NodeDef(
         name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
     )
@@ -352,7 +352,7 @@ def _new_function(library, name, input_types, output_types):
 
 
 def _add_condition(library, name, loop_types, optional_index) -> None:
-    """One more round as long as there is an element."""
+    """Adds the loop's condition: whether there is an element."""
     boolean = tf.bool.as_datatype_enum
     function = _new_function(library, name, loop_types, [boolean])
     function.node_def.add(
@@ -365,7 +365,7 @@ def _add_condition(library, name, loop_types, optional_index) -> None:
 
 
 def _add_body(library, name, body, state_types, element_types, captured_types):
-    """One round: the reducing function on the element; fetch the next one."""
+    """Adds the loop's body: reduces with the element, then gets the next element."""
     states, captures = len(state_types), len(captured_types)
     variant, resource = tf.variant.as_datatype_enum, tf.resource.as_datatype_enum
     loop_types = state_types + [variant, resource] + captured_types
@@ -396,7 +396,7 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
 
 
 def _make_functions_unique(graph_def) -> None:
-    """Keeps the functions that are called, under names of their own."""
+    """Keeps only the functions that are called, under unique names."""
     functions = {f.signature.name: f for f in graph_def.library.function}
     renamed = {}
     pending = collections.deque([graph_def.node])

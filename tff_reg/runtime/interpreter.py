@@ -1,4 +1,4 @@
-"""Evaluates TFF's building blocks, given the values of their names."""
+"""An interpreter of TFF's building blocks, given the values of their names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tff_reg.runtime.tensorflow_function import TensorFlowFunction
 
 
 class AtClient:
-    """A value at the client whose work is being done."""
+    """A value placed at the current client."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
 class Interpreter:
-    """Evaluates blocks, and keeps the functions that it builds for them.
+    """Evaluates blocks, and caches the functions that it builds for them.
 
     Args:
         lock: Held while TensorFlow functions are built.
@@ -29,7 +29,7 @@ class Interpreter:
     def __init__(self, lock: threading.RLock, on_build: Callable[[], None]):
         self._lock = lock
         self._on_build = on_build
-        # By the block's id, with the block, whose id nobody else may get.
+        # By the block's id. The block is kept, so that its id is not used again.
         self._functions: dict[int, tuple[Any, TensorFlowFunction]] = {}
 
     def evaluate(self, block: Any, bindings: dict[str, Any]) -> Any:
@@ -63,7 +63,7 @@ class Interpreter:
         )
 
     def call(self, call: tff.framework.Call, bindings: dict[str, Any]) -> Any:
-        """Returns the result of a call that is made once.
+        """Returns the result of a call that is made once, not at every client.
 
         Raises:
             NotImplementedError: If the intrinsic is unknown.
@@ -93,7 +93,7 @@ class Interpreter:
 
 
 class _Closure:
-    """A lambda of the computation, with what its free names are bound to."""
+    """A lambda of the computation, with the values of its free names."""
 
     def __init__(
         self, interpreter: Interpreter, block: tff.framework.Lambda, bindings: dict
@@ -110,7 +110,7 @@ class _Closure:
 
 
 def _select(value: Any, index: int) -> Any:
-    """Element `index` of a structure, also of one at clients."""
+    """Returns element `index` of a structure, which may be placed at clients."""
     if isinstance(value, AtClient):
         return AtClient(value.value[index])
     if isinstance(value, values.ClientValues):

@@ -1,8 +1,8 @@
 """TFF's intrinsics on internal values.
 
-Three tables by the intrinsics' names: intrinsics that are evaluated once, at every
-client, and those that fold the clients' values into one at the server. The secure
-intrinsics are replaced by these before (see `tff_reg.seam.internals`).
+Three tables by the intrinsics' names: intrinsics that are evaluated once, intrinsics
+that are evaluated at every client, and intrinsics that fold the clients' values into
+one at the server. `tff_reg.seam.internals` replaces the secure intrinsics before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import values
 from tff_reg.seam import internals
 
-# Function values take an argument, None for none, and give a result.
+# Function values take one argument, None if they have no parameter.
 
 
 # --- evaluated once ----------------------------------------------------------------
@@ -68,7 +68,7 @@ def _sequence_sum(dataset, type_spec):
 
 
 def _from_element(element, type_spec):
-    """An element of a data set as an internal value."""
+    """Converts an element of a data set to an internal value."""
     if isinstance(type_spec, tff.StructType):
         if isinstance(element, dict):
             parts = [element[name] for name in tff.structure.name_list(type_spec)]
@@ -84,7 +84,7 @@ def _from_element(element, type_spec):
 
 
 def _to_element(value, type_spec):
-    """An internal value in the containers of a data set's element."""
+    """Converts an internal value to an element of a data set."""
     structure = internals.element_structure(type_spec)
     return _in_containers(value, structure)
 
@@ -116,7 +116,7 @@ ONCE: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
 
 
 def _select(argument, type_spec):
-    """The data set of `select_fn(server_value, key)` for the client's keys."""
+    """Returns the data set of `select_fn(server_value, key)` for the client's keys."""
     keys, _, server_value, select_fn = argument
     element_type = type_spec.result.member.element
     elements = [select_fn([server_value, key]) for key in tf.unstack(keys)]
@@ -155,7 +155,7 @@ class Aggregation:
 
     Args:
         settings: The elements of the intrinsic's argument after the clients' values,
-            for those intrinsics that have any.
+            if any.
         type_spec: The intrinsic's type.
     """
 
@@ -164,16 +164,16 @@ class Aggregation:
         self._type = type_spec
 
     def accumulate(self, value: Any) -> None:
-        """Takes the next client's value."""
+        """Adds the next client's value."""
         raise NotImplementedError
 
     def result(self) -> Any:
-        """The value at the server, after the last client."""
+        """Returns the value at the server, after the last client."""
         raise NotImplementedError
 
 
 class _Reduction(Aggregation):
-    """TensorFlow's `operation` between values; `empty` of a dtype without clients."""
+    """Folds by TensorFlow's `operation`; without clients it is `empty(dtype)`."""
 
     def __init__(self, settings, type_spec, *, operation, empty):
         super().__init__(settings, type_spec)
@@ -195,7 +195,7 @@ class _Reduction(Aggregation):
 
 
 class _Mean(Aggregation):
-    """The mean, each value with the weight 1."""
+    """The mean of values of equal weight."""
 
     def __init__(self, settings, type_spec):
         super().__init__(settings, type_spec)
@@ -207,7 +207,7 @@ class _Mean(Aggregation):
 
     def _add(self, value, weight):
         if self._total is None:
-            # Variables, because they are added to in place.
+            # Variables, so that later values are added in place.
             self._total = values.map_tensors(
                 lambda v: tf.Variable(v * tf.cast(weight, v.dtype)), value
             )
@@ -228,7 +228,7 @@ class _Mean(Aggregation):
 
 
 class _WeightedMean(_Mean):
-    """The mean of <value, weight>."""
+    """The weighted mean of <value, weight> pairs."""
 
     def accumulate(self, value):
         self._add(*value)
@@ -242,7 +242,7 @@ def _add_weighted(weight, total, value):
 
 
 class _Aggregate(Aggregation):
-    """TFF's <value, zero, accumulate, merge, report>; there is nothing to merge."""
+    """TFF's <value, zero, accumulate, merge, report>; `merge` is not needed here."""
 
     def __init__(self, settings, type_spec):
         super().__init__(settings, type_spec)
@@ -263,7 +263,7 @@ def _smallest(dtype):
     return np.iinfo(dtype.as_numpy_dtype).min if dtype.is_integer else dtype.min
 
 
-# Those whose argument is <clients' values, settings...>, not the values alone.
+# Intrinsics whose argument is <clients' values, settings...>, not the values alone.
 WITH_SETTINGS = frozenset(("federated_aggregate",))
 
 AGGREGATIONS: dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {

@@ -109,14 +109,14 @@ class Worker:
     def _stop_locked(self) -> None:
         process, channel = self._process, self._channel
         self._process = self._channel = self._stub = None
-        if os.getpid() != self._owner_pid:  # a forked child owns nothing of this
+        if os.getpid() != self._owner_pid:  # In a fork: the parent's worker.
             return
         if channel is not None:
             channel.close()
         if process is None:
             return
-        process.kill()  # it keeps nothing that would need an orderly end
-        # Where it is unkillable for now, the kernel reaps it when it can.
+        process.kill()  # it has no state to save
+        # If it cannot end at once, the kernel ends it later.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_SECONDS)
 

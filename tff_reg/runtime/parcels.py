@@ -48,7 +48,7 @@ class Held:
 
     Attributes:
         name: Name of the examples.
-        make: Builds the data set of the examples.
+        make: Builds the data set from the examples.
     """
 
     name: Any

@@ -1,10 +1,10 @@
 """The execution plan of a computation: TFF's compiler output, sorted into stages.
 
-A computation in call-dominant form is a list of calls, each of which needs the results
-of earlier ones. Some calls are evaluated once, some at every client, some fold the
-clients' values into one. A stage visits each client once: first come the calls that
-are made once, then for each client all its calls and the folding of their results, so
-that a client's values are kept only if a later stage needs them.
+A computation in call-dominant form is a list of calls, which need results of earlier
+calls. Some calls are evaluated once, some at every client, some fold the clients'
+values into one. A stage visits each client once: first it makes the calls that are
+evaluated once, then, for each client, all its calls and the folding of their results.
+So a client's values are kept only if a later stage needs them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _Stage:
     once: list[_Local] = dataclasses.field(default_factory=list)
     at_clients: list[_Local] = dataclasses.field(default_factory=list)
     folded: list[_Local] = dataclasses.field(default_factory=list)
-    # Names of this stage's client values that are needed after it.
+    # Names of this stage's client values that later stages or the result need.
     kept: list[str] = dataclasses.field(default_factory=list)
-    # Names of what its clients need of what was there before.
+    # Names of earlier values that this stage's clients need.
     needed: set[str] = dataclasses.field(default_factory=set)
     program: Optional[visits.Program] = None
 
@@ -146,10 +146,10 @@ class ComputationPlan:
         for index, (kept_values, to_fold) in enumerate(workers.results(cohort)):
             for name, value in zip(stage.kept, kept_values):
                 kept[name].append(value)
-            with cohort.naming(index):  # A secure sum refuses what is above its bound.
+            with cohort.naming(index):  # A secure sum refuses values above its bound.
                 for fold, value in zip(folds, to_fold):
                     fold.accumulate(value)
-            # Else the last client's values would live as long as the next client's.
+            # Frees this client's values before the next client's arrive.
             kept_values = to_fold = value = None
         for name, members in kept.items():
             bindings[name] = values.ClientValues(members)
@@ -158,12 +158,12 @@ class ComputationPlan:
 
 
 def _call_dominant(block, peel=True):
-    """Compiles a building block.
+    """Compiles a building block to call-dominant form.
 
     Returns:
         The parameter's name or None, the calls as (name, call) in order, and the
-        block that makes the result of them. With `peel` False the result is a
-        function's block, and the calls are those it needs from outside.
+        block that computes the result from them. With `peel` False the last block is
+        that of a function, and the calls are those that it needs from outside.
     """
     if peel and not isinstance(block, tff.framework.Lambda):
         block = _as_lambda(block)
@@ -234,7 +234,7 @@ def _staged(locals_, parameter_name, result) -> list[_Stage]:
 
 
 def _references(block) -> set[str]:
-    """The names that occur in a block (all names of a computation differ)."""
+    """Returns the names that occur in a block (all names of a computation differ)."""
     found = set()
 
     def look(inner):

@@ -1,7 +1,7 @@
 """Python functions in TensorFlow computations, for debugging.
 
 The in-process runtime calls them itself, in the thread that runs the computation:
-TensorFlow would call them in a thread of its pool, whose other work may wait for them.
+TensorFlow would call them in a thread of its pool, and other work there may wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from tff_reg.lazy import tf
 
-# By the token that a graph has for it; whoever built the graph keeps the call.
+# By the call's token in its graph; the builder of the graph must keep the call.
 _registered: weakref.WeakValueDictionary[str, PythonCall] = (
     weakref.WeakValueDictionary()
 )
@@ -20,7 +20,7 @@ OPERATION = "EagerPyFunc"
 
 
 class PythonCall:
-    """A function of eager tensors giving a list of them."""
+    """A function of eager tensors that returns a list of eager tensors."""
 
     def __init__(self, function: Callable[..., Sequence[Any]]):
         """Keeps the function."""
@@ -36,9 +36,9 @@ def add(
     """Adds a call of a Python function to the graph that is being built.
 
     Args:
-      function: Function of eager tensors giving a list of them.
-      inputs: Its arguments, tensors of the graph.
-      specs: The `tf.TensorSpec`s of its results, at least one.
+      function: Function of eager tensors that returns a list of eager tensors.
+      inputs: The function's arguments, tensors of the graph.
+      specs: The `tf.TensorSpec`s of the function's results, at least one.
 
     Returns:
       The results in the graph, and the call, which must be kept as long as the graph
@@ -53,7 +53,7 @@ def add(
 
 
 def of(operation: Any) -> Optional[PythonCall]:
-    """The call that an operation of a graph stands for; None for any other."""
+    """Returns the `PythonCall` of a graph's operation; None for other operations."""
     if operation.type != OPERATION:
         return None
     return _registered.get(operation.get_attr("token").decode())

@@ -1,7 +1,7 @@
 """A Ray actor that does clients' work, one client at a time.
 
 Between two clients it keeps programs with their TensorFlow functions, the values for
-all clients of a stage, and clients' examples. `ray_workers` records what it keeps.
+all clients of a stage, and clients' examples. `ray_workers` knows which it keeps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def versions() -> str:
 
 
 class Actor:
-    """Does clients' work.
+    """A Ray actor that does the work of clients.
 
     Args:
         threads: TensorFlow's threads for one operation: the driver's number, because it

@@ -35,8 +35,8 @@ _ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_worker_niceness": "0",
-    # Results below this travel with their messages. By way of the object store, as
-    # those from 0.1 MB on do otherwise, one of 0.5 MB takes 3 ms more, of 4 MB as long.
+    # Results below 4 MB are sent in messages; Ray's default is below 0.1 MB. Through
+    # the object store, a result of 0.5 MB takes 3 ms more, one of 4 MB equally long.
     "RAY_max_direct_call_object_size": str(2**22),
 }
 
@@ -85,7 +85,7 @@ class Cluster:
 
     Attributes:
         is_local: Whether Ray was started on this machine.
-        folder: The folder of a started Ray, which is removed with this process.
+        folder: The folder of a started Ray, removed when this process ends; or None.
 
     Raises:
         WorkerError: If there is no such cluster.
@@ -119,7 +119,7 @@ class Cluster:
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
             self._printing = _set("worker", "print_to_stdstream", _say)
-            # Ray has its own way to end on SIGTERM; ours says how to go on.
+            # Ray sets its own SIGTERM handler; ours says how to resume.
             with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
                     **options,
@@ -143,7 +143,7 @@ class Cluster:
         if self._watcher is not None:
             assert self._watcher.stdin
             self._watcher.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # It goes on.
+            with contextlib.suppress(subprocess.TimeoutExpired):  # It continues alone.
                 self._watcher.wait(_STOP_SECONDS)
             self._watcher = None
 
@@ -179,8 +179,8 @@ def _handlers_kept() -> Iterator[None]:
 def _loopback(is_asked_for: bool) -> Iterator[None]:
     """Makes Ray listen on 127.0.0.1 only, if asked for, in the body of a `with`.
 
-    Everybody who reaches its ports can run programs. Ray would replace that address by
-    the machine's own and listen on all interfaces; its switch is for macOS.
+    Anybody who reaches Ray's ports can run programs. Ray would replace this address by
+    the machine's own and listen on all interfaces, except with a switch for macOS.
     """
     if not is_asked_for:
         yield

@@ -1,8 +1,8 @@
 """Assigns one stage's clients to Ray actors and reassigns those of a lost actor.
 
-Ray does not notice an actor that hangs, and does not know which clients an actor has
-been lost with. So one loop, in the thread that waits for the results, watches the
-actors, assigns the clients of lost actors to others, and counts losses per client.
+Ray does not notice an actor that hangs, and does not know which clients a lost actor
+had. So one loop, in the thread that waits for the results, watches the actors, assigns
+the clients of lost actors to others, and counts losses per client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DEPTH = 2
 _TRIES = 2
 _TICK_SECONDS = 1.0
-# After this many ticks without an answer an actor counts as lost. Imports take some.
+# An actor is lost after this many ticks without an answer. Imports take some ticks.
 _MISSED_TICKS = 11
 
 
@@ -52,8 +52,8 @@ class Actor:
         starting: Reference to the actor's `Hello`; None once that has arrived.
         hello: The `Hello`.
         running: The clients that were assigned to the actor, in order.
-        held: Names of the examples that the actor keeps, and their bytes, those used
-            last at the end.
+        held: Bytes of the examples that the actor keeps, by name, in the order of
+            their last use.
         held_bytes: The sum of these bytes.
         ping: Reference to the answer to the last ping.
         missed: Number of ticks without that answer.
@@ -199,12 +199,12 @@ class Round:
 
     def _take(self, actor: Actor, reference: Any) -> None:
         found = [each for each in actor.running if each.reference == reference]
-        if not found:  # It is an answer that is not asked for any more.
+        if not found:  # The answer is no longer needed.
             return
         (given,) = found
         try:
             problem, result = ray.get(reference)
-        except ray_exceptions.RayTaskError as error:  # Not the client's work: the way.
+        except ray_exceptions.RayTaskError as error:  # Not the client's work failed.
             actor.running.remove(given)
             problem, result = visits.reason(error.cause or error), None
         except ray_exceptions.RayError as error:
@@ -213,9 +213,9 @@ class Round:
         else:
             actor.running.remove(given)
         if problem is not None:
-            for name in given.names & actor.held.keys():  # If it ever had them.
+            for name in given.names & actor.held.keys():  # If it has them.
                 actor.held_bytes -= actor.held.pop(name)
-        if given.round == self._number:  # Else that was given up.
+        if given.round == self._number:  # Else an abandoned round.
             self._done[given.index] = (problem, result)
 
     def _tick(self) -> None:

@@ -2,8 +2,8 @@
 
 `python ray_watcher.py FOLDER SCRATCH` waits for the end of standard input, whose other
 end the driver holds. FOLDER is Ray's folder; SCRATCH is the driver's own folder or "",
-which a killed driver could not remove. Without it Ray's helper processes would stay
-after a `kill -9` of the driver. Standard library only.
+which a killed driver could not remove. Without this program, Ray's helper processes
+would stay after a `kill -9` of the driver. Standard library only.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def main(folder: str, own: str) -> None:
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _PATIENCE_SECONDS
     none_found = 0
-    # Twice none: one may just have been starting another.
+    # Looks twice: a process may just have been starting another process.
     while none_found < 2 and time.monotonic() < deadline:
         found = processes(folder, {os.getpid(), parent})
         none_found = 0 if found else none_found + 1

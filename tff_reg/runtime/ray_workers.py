@@ -32,7 +32,7 @@ from tff_reg.runtime import (
 )
 from tff_reg.runtime.worker_process import WorkerError
 
-# Bytes of examples that an actor keeps at most.
+# Maximum bytes of examples that an actor keeps.
 _HELD_BYTES = 2**30
 _START_SECONDS = 180.0
 _FAILED_STARTS = 3
@@ -47,7 +47,7 @@ class Options:
     """Options of the clients in Ray; see `tff_reg.runtime.Options`.
 
     Attributes:
-        address: As of `ray_cluster.Cluster`.
+        address: As in `ray_cluster.Cluster`.
         actors: Largest number of actors; None for as many as fit.
         gpus_per_client: Share of a GPU for each actor, if there are GPUs.
         cpus_per_client: Number of CPUs for each actor.
@@ -66,7 +66,7 @@ class RayWorkers:
 
     Attributes:
         actors: The running and the starting actors.
-        numbers: The source of numbers by which sent values are named.
+        numbers: Counter that gives each sent value a number as its name.
 
     Args:
         options: The options.
@@ -109,7 +109,7 @@ class RayWorkers:
             if self._cluster.is_local and not gpus:
                 self._most = here
             self.grow()
-            if not self.actors:  # Those that start are waited for in the first round.
+            if not self.actors:  # The first round waits for starting actors.
                 self.wait()
         except BaseException:
             self.stop()
@@ -129,7 +129,7 @@ class RayWorkers:
         )
 
     def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
-        """Yields results as `workers.Workers.results`.
+        """Yields results as `workers.Workers.results` does.
 
         A client whose actor is lost goes to another actor; after a second loss it
         fails.
@@ -177,7 +177,7 @@ class RayWorkers:
         room = self._room(ray.available_resources())
         if self._most is not None:
             room = min(room, self._most - len(self.actors))
-        # Their resources are not taken before they run.
+        # Starting actors do not occupy their resources yet.
         room -= sum(actor.starting is not None for actor in self.actors)
         for _ in range(room):
             self.actors.append(self._start())
@@ -262,7 +262,7 @@ class RayWorkers:
             environment["TMPDIR"] = self._cluster.folder
         threads = devices_lib.intra_op_threads()
         operations = math.ceil(self._options.cpus_per_client) or 1
-        # Its own way to say what it takes is lost on type checkers.
+        # Type checkers do not understand the types that Ray declares.
         remote: Any = ray.remote
         actor_class = remote(concurrency_groups={"watch": 1})(ray_actor.Actor)
         handle = actor_class.options(
@@ -318,7 +318,7 @@ class RayWorkers:
     def send(
         self, actor: ray_round.Actor, examples: dict[Any, Any]
     ) -> tuple[dict, list]:
-        """Returns the examples to send to an actor, and the names that it discards."""
+        """Returns examples to send to an actor, and names of those to discard."""
         found = {
             name: self._content(dataset)
             for name, dataset in examples.items()

@@ -1,7 +1,7 @@
 """A TensorFlow computation of TFF as a function of this process's TensorFlow.
 
 Internal values are eager tensors, `tf.data.Dataset`s for sequences, and Python lists
-for structures, whose names are in the types only.
+for structures. Only the types have the names of a structure's elements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
-# There is no public way.
+# There is no public API.
 from tensorflow.python.eager import cancellation, context, execute
 
 from tff_reg import seam
@@ -29,8 +29,8 @@ class TensorFlowFunction:
     """Calls a `tff.framework.CompiledComputation` with values of this package.
 
     The function is built at the first call, under `lock`, and made ready for a device
-    by the first call there. Every call has variables and tables of its own, so calls
-    may run at the same time.
+    by the first call on it. Every call has its own variables and tables, so calls may
+    run at the same time.
 
     Args:
         block: The building block; its proto must hold a TensorFlow graph.
@@ -65,7 +65,7 @@ class TensorFlowFunction:
         self._on_build = on_build
         self._built = False
         self._function: Any = None
-        # With a Python function in it: what is run before it, it, what after it.
+        # If it has a Python function: the part before it, its call, the part after it.
         self._around_python: Optional[tuple[Any, ...]] = None
         self._has_loops = False
         self._feeds: list[int] = []
@@ -105,10 +105,10 @@ class TensorFlowFunction:
         return after(*feeds, *call(*before(*feeds)))
 
     def _make_ready(self, device: str, feeds: list[Any]) -> None:
-        """Has TensorFlow optimise and place the function for a device, once.
+        """Makes TensorFlow optimise and place the function for a device, once.
 
-        It does that in a function's first call. First calls at the same time would each
-        do it, which for a deep network is most of the first round.
+        TensorFlow does so in a function's first call. First calls at the same time
+        would each do so, which for a deep network takes most of the first round.
         """
         if device in self._ready:
             return
@@ -126,7 +126,7 @@ class TensorFlowFunction:
         fetch_position = {}
         for name in fetches:
             fetch_position.setdefault(name, len(fetch_position))
-        # For every leaf of the result: is it a leaf of the argument, and which.
+        # For every leaf of the result: whether it is a leaf of the argument; its index.
         self._sources = [
             (True, position[name])
             if name in position
@@ -175,7 +175,7 @@ class TensorFlowFunction:
 
 
 def _around_python(function: Any) -> Optional[tuple[Any, ...]]:
-    """The halves of a function around the Python function in it, if there is one."""
+    """Returns the parts before and after a Python function and its call, or None."""
     for operation in function.graph.get_operations():
         call = python_calls.of(operation)
         if call is not None:
@@ -189,11 +189,11 @@ def _around_python(function: Any) -> Optional[tuple[Any, ...]]:
 
 @contextlib.contextmanager
 def _optimizing_once(has_loops: bool) -> Iterator[None]:
-    """Has TensorFlow optimise functions that are called in it with what pays here.
+    """Within the context, TensorFlow optimises functions only as far as it pays.
 
-    That is one turn: the second one by default, and the passes left out, take a fifth
-    of a deep network's first round, and no step is the faster for them. What has no
-    loop, as the server's sums, computes each number once: optimising takes longer.
+    It makes one iteration: the second iteration of the default and the passes left out
+    take a fifth of a deep network's first round and make no step faster. Functions
+    without loops, such as the server's sums, are not optimised: it would take longer.
     """
     here = context.context()
     usual = here.function_call_options
@@ -214,7 +214,7 @@ def _options(
     rewriter = config.graph_options.rewrite_options
     rewriter.disable_meta_optimizer = not has_loops
     rewriter.meta_optimizer_iterations = rewriter.ONE
-    if not seam.FINDER.is_today:  # In TensorFlow 2.14 NaN * 0 is 0 by it.
+    if not seam.FINDER.is_today:  # In TensorFlow 2.14 it makes NaN * 0 a 0.
         rewriter.constant_folding = rewriter.OFF
     rewriter.disable_tfg_optimizer = True
     if not num_gpus:
@@ -224,15 +224,15 @@ def _options(
 
 
 def _instantiate(function: Any, feeds: list[Any]) -> None:
-    """Calls a function such that everything is done but running it.
+    """Makes a cancelled call, which does everything but run the function.
 
-    That is what TensorFlow does where a call is cancelled before it begins.
+    TensorFlow optimises and places a function even if its call is already cancelled.
     """
     here, called = context.context(), function._inference_function
     options = here.function_call_options.as_attrs().items()
     cancelled = cancellation.CancellationManager()
     cancelled.start_cancel()
-    # What else is wrong, the call itself will say.
+    # The real call will raise all other errors.
     with contextlib.suppress(tf.errors.OpError):
         execute.execute_with_cancellation(
             called.name.decode("utf-8"),
@@ -245,9 +245,9 @@ def _instantiate(function: Any, feeds: list[Any]) -> None:
 
 
 def _remove_from_tensorflow(names: list[str]) -> None:
-    """Makes TensorFlow forget library functions, which it would keep for ever.
+    """Removes library functions from TensorFlow, which would keep them for ever.
 
-    It removes a wrapped function when that goes, but not the functions it calls.
+    TensorFlow removes a wrapped function itself, but not the functions that it calls.
     """
     for name in names:
         if context.context().has_function(name):
@@ -255,7 +255,7 @@ def _remove_from_tensorflow(names: list[str]) -> None:
 
 
 def _leaf_names(binding) -> list:
-    """The (kind, tensor name) of each leaf of a binding, depth first."""
+    """Returns (kind, tensor name) of each leaf of a binding, depth first."""
     kind = binding.WhichOneof("binding")
     if kind == _TENSOR:
         return [(_TENSOR, binding.tensor.tensor_name)]
@@ -267,7 +267,7 @@ def _leaf_names(binding) -> list:
 
 
 def _signature(graph_def, proto, parameters) -> dict:
-    """The `tf.TensorSpec` of each parameter, from its placeholder."""
+    """Returns the `tf.TensorSpec` of each parameter, from its placeholder."""
     wanted = {name.split(":")[0]: name for name in parameters}
     specs = {}
     for node in graph_def.node:
@@ -290,7 +290,7 @@ def _flatten(value, binding, leaves) -> None:
 
 
 def _feed(leaf):
-    """What a function takes for a leaf: a data set's variant, or the tensor."""
+    """Returns a function's input for a leaf: a data set's variant, or the tensor."""
     if isinstance(leaf, tf.data.Dataset):
         return tf.data.experimental.to_variant(leaf)
     return leaf

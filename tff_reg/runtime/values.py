@@ -16,7 +16,7 @@ from typing import Any, Optional
 from tff_reg.lazy import np, tf, tff
 from tff_reg.seam import internals
 
-# How many kinds of elements of data sets are remembered as checked.
+# Number of (type, element spec) pairs that are remembered as checked.
 _REMEMBERED_ELEMENT_SPECS = 64
 _PYTHON_SCALARS = (bool, int, float, complex, str, bytes)
 
@@ -28,11 +28,11 @@ class ClientValues:
         self.members = members
 
 
-# The tensors whose memory arrays share that were given out, by the arrays' ids: a
-# round's result, given to the next round, is not copied. Entries go with the arrays.
+# Tensors that share their memory with returned arrays, by the arrays' ids: a round's
+# result is not copied for the next round. An entry is removed with its array.
 _shared: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
-# The kinds of data sets that were found to fit the types they were given for.
+# Pairs (type, element spec) for which a data set was found to fit the type.
 _checked: dict[tuple[str, str], None] = collections.OrderedDict()
 
 
@@ -56,8 +56,8 @@ def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) ->
         ):
             _check_names(value, type_spec)
         found = _argument(value, type_spec, function)
-        # TensorFlow copies an array twice, and lets go of the first copy only while
-        # it converts others. Of a large model that is a third of a round's memory.
+        # TensorFlow copies an array twice, and frees the first copy only when it
+        # converts other arrays. For a large model that is a third of a round's memory.
         for _ in range(2):
             tf.convert_to_tensor(np.zeros(1))
         return found
@@ -127,7 +127,7 @@ def _check_names(value, type_spec) -> None:
 
 
 def _by_names(value: Mapping[str, Any], type_spec: tff.StructType) -> Mapping[str, Any]:
-    """In the order of the type's names, where it has any: TFF goes by position."""
+    """Sorts a mapping by the type's names, if it has names: TFF goes by position."""
     names = tff.structure.name_list(type_spec)
     if not names:
         return value
@@ -168,7 +168,7 @@ def tf_dtype(type_spec: tff.TensorType) -> tf.DType:
 
 
 def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
-    """Raises what the native context says; returns if it would take the value."""
+    """Raises the native context's error; returns if it would accept the value."""
     internals.raise_type_error(to_numpy(value), type_spec)
 
 
@@ -214,7 +214,7 @@ def _result(value: Any, type_spec: tff.Type) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """A tensor as an array that shares its memory (read only), or a scalar."""
+    """Returns a tensor as a read-only array that shares its memory, or as a scalar."""
     if not tf.is_tensor(value):
         return value
     if value.shape.rank == 0 or value.dtype == tf.string:
@@ -222,8 +222,8 @@ def _array(value: Any) -> Any:
     found = np.asarray(value)
     found.flags.writeable = False
     if "CPU" in value.device:
-        # `dict.pop` itself, the reference being its default: an interrupt that comes
-        # while the array dies would be lost inside a function of Python's.
+        # `dict.pop` itself, with the reference as default: inside a Python function,
+        # an interrupt that comes while the array is freed would be lost.
         forget = functools.partial(_shared.pop, id(found))
         _shared[id(found)] = weakref.ref(found, forget), value
     return found

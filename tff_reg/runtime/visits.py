@@ -1,9 +1,8 @@
 """A client's work as a record: the program, the server's values, the client's values.
 
-A stage's `Program` and the server's values are the same for all of its clients; a
-client's own values are its members. A thread of this process can do the work with the
-three, or a process of another machine, which receives the program as bytes
-(`Program.dump`).
+A stage's `Program` and the server's values are the same for all clients of the stage; a
+client's own values are its members. A thread of this process can do the work, or a
+process on another machine, which receives the program as bytes (`Program.dump`).
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class Cohort:
         return ClientError(index, values.client_id(self._argument, index), reason)
 
     def _marked(self, value: Any) -> Any:
-        """`value`, with a mark for each part that is at clients."""
+        """Returns `value` with a mark in place of each part that is at clients."""
         if isinstance(value, values.ClientValues):
             self._at_clients.append(value)
             return _Mark(len(self._at_clients) - 1)
@@ -178,7 +177,7 @@ class _Marked(list):
 
 
 def _with(value: Any, members: Sequence[Any]) -> Any:
-    """`value` with the members where their marks are."""
+    """Returns `value` with the members in place of their marks."""
     if isinstance(value, _Mark):
         return AtClient(members[value.position])
     if isinstance(value, _Marked):
@@ -187,7 +186,7 @@ def _with(value: Any, members: Sequence[Any]) -> Any:
 
 
 def _alone(value: Any) -> Any:
-    """What the client has of a value that may be placed at clients."""
+    """Returns a value with the content of each `AtClient` in its place."""
     if isinstance(value, AtClient):
         return value.value
     if isinstance(value, list):

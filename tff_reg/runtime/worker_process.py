@@ -20,7 +20,7 @@ from typing import Optional
 from tff_reg import seam
 from tff_reg.seam import WorkerError
 
-# The file for the worker's log; by default there is none.
+# Environment variable with the path of the worker's log file; by default no log.
 LOG_VARIABLE = "TFF_REG_WORKER_LOG"
 
 _PIDFD_GETFD = 438  # The number of Linux's system call, which Python does not offer.
@@ -64,13 +64,13 @@ def start(
 ) -> subprocess.Popen:
     """Starts a worker that the kernel kills when this process ends.
 
-    The signal is sent when the *thread* that started the process ends. Hence a
-    thread of its own, which lives until the worker ends: a worker started from a
+    The signal is sent when the *thread* that started the process ends. So a new thread
+    starts the worker and lives until the worker ends: a worker started from a
     short-lived thread would be killed with that thread.
 
     Args:
         flags: The worker's flags.
-        environment: Its environment; None for ours.
+        environment: The worker's environment; None for this process's.
 
     Returns:
         The process.

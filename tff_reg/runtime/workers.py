@@ -1,4 +1,4 @@
-"""The clients of a stage in threads of this process, on each device in turn."""
+"""Threads of this process that run the clients of a stage, on each device in turn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from tff_reg.lazy import tf
 from tff_reg.runtime import values, visits
 
-# Bytes of finished results that wait for an earlier client's. They let workers continue
-# behind a slow client; no update of a large model may wait.
+# Maximum bytes of finished results that wait for an earlier client's result, so that
+# workers continue behind a slow client; updates of a large model never wait.
 _WAITING_BYTES = 16 * 2**20
 
 
@@ -63,7 +63,7 @@ class ClientWorkers:
         self._lock = threading.Lock()
 
     def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
-        """As `Workers.results`."""
+        """Yields results; see `Workers.results`."""
         count = len(cohort)
         at_a_time = window = len(self.devices) * self._clients_in_parallel
         if at_a_time == 1:

@@ -1,4 +1,4 @@
-"""Models as the methods of a process change them."""
+"""Models with the methods' changes to the network, and their evaluation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tff_reg.methods import checks, method as method_lib
 def adapt_model_fn(
     model_fn: Callable[[], Any], methods: Sequence[method_lib.Method]
 ) -> Callable[[], Any]:
-    """Returns a `model_fn` with the changes that methods make to the network.
+    """Returns a `model_fn` whose models include the methods' changes to the network.
 
     Freeze makes the classifier's weights constants, FedETF replaces the classifier, and
-    stochastic depth scales the residual branches in evaluation. Evaluation and export
-    of such a process need this model, the attribute `model_fn` of the process. Other
-    methods leave `model_fn` as it is.
+    stochastic depth scales the residual branches in evaluation. To evaluate or export
+    such a process, use its attribute `model_fn`, which makes this model. Other methods
+    do not change `model_fn`.
 
     Args:
       model_fn: Makes a `tff_reg.models.LearningModel`, or, if no method looks inside
@@ -52,7 +52,7 @@ def build_evaluation(process: Any, **arguments: Any) -> Any:
       A `tff.learning.templates.LearningProcess`.
 
     Raises:
-      TypeError: If the process was built otherwise.
+      TypeError: If `tff_reg.training` did not build the process.
     """
     model_fn = getattr(process, "model_fn", None)
     if model_fn is None:

@@ -15,8 +15,8 @@ from tff_reg.training.secure_mean import SecureMeanFactory
 
 _UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
 
-# Parts of the names of TensorFlow's operations that draw noise. Uniform numbers are not
-# among them, as rotating and rounding draw these, too.
+# Parts of the names of TensorFlow's operations that draw noise. Operations that draw
+# uniform numbers are left out, because random rotation and rounding use them, too.
 _NOISE = (
     b"StandardNormal",
     b"RandomNormal",
@@ -37,11 +37,11 @@ def build_update_aggregator(
     """Builds the aggregation of the clients' updates.
 
     Args:
-      model_aggregator: Any TFF aggregator, used as a weighted one; None for the
+      model_aggregator: Any TFF aggregator, converted to a weighted one; None for the
         weighted mean.
       update_type: The type of a client's update.
-      has_statistics: Whether training may change weights that are not trainable. If
-        not, an aggregator that adds noise gets the trainable ones only.
+      has_statistics: Whether training may change non-trainable weights. If not, an
+        aggregator that adds noise gets the trainable weights only.
       needing_exact: Names of the methods that need exact sums of uploads.
 
     Returns:
@@ -49,8 +49,8 @@ def build_update_aggregator(
 
     Raises:
       TypeError: If the aggregator changes the type of the update.
-      ValueError: If it adds noise, and there are statistics; or if it clips, zeroes or
-        adds noise, and a method needs exact sums.
+      ValueError: If the aggregator adds noise, and there are statistics; or if it
+        clips, zeroes or adds noise, and a method needs exact sums.
     """
     weight_type = tff.TensorType(np.float32)
     if model_aggregator is None:
@@ -99,17 +99,17 @@ def build_upload_aggregator(
     """Builds the summation of the clients' uploads.
 
     Args:
-      model_aggregator: The aggregator of the updates, which uploads go through, too;
-        None for plain sums.
+      model_aggregator: The aggregator of the updates, also used for uploads; None for
+        plain sums.
       uploads_type: The type of a client's uploads, perhaps without any tensor.
 
     Returns:
-      A process. Its `next` takes the uploads and 1 or 0, int32, for whether a client
-      trained. It returns the uploads' sum and a number of clients, int32, by which a
-      mean has to be multiplied to be a sum. With an aggregator the uploads' sum is
-      their mean times this number: the number of clients that trained, summed securely;
-      for an aggregator without weights, which divides by the cohort, the cohort's size,
-      or 0 if no client trained; for a private one the cohort's size, which is public.
+      A process. Its `next` takes each client's uploads and a flag, int32, that is 1 if
+      the client trained, else 0. It returns the uploads' sum and a count, int32, that
+      turns the aggregator's means into sums: with an aggregator the uploads' sum is
+      their mean times the count. The count is the number of clients that trained,
+      summed securely; for an unweighted aggregator the cohort's size, or 0 if no client
+      trained; for a private aggregator the cohort's size, which is public.
 
     Raises:
       ValueError: If the aggregator does not take the uploads' type.
@@ -168,7 +168,7 @@ def _uploaded_types(uploads_type: tff.types.Type) -> tuple[Any, Any]:
 def _plain_sums(
     model_aggregator: Optional[AggregationFactory], uploads_type: tff.types.Type
 ) -> tff.templates.AggregationProcess:
-    """Sums of uploads that go through no aggregator."""
+    """Builds plain sums of the uploads, without an aggregator."""
 
     @tff.federated_computation
     def no_state():
@@ -191,7 +191,7 @@ def _plain_sums(
 
 
 def _number_of(model_aggregator: Any, has_trained: Any) -> Any:
-    """The number of clients that `build_upload_aggregator` returns, at the server."""
+    """Computes the count that `build_upload_aggregator` returns, at the server."""
     if isinstance(model_aggregator, PrivateMeanFactory):
         return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)
     trained = tff.federated_secure_sum(has_trained, 1)
@@ -218,12 +218,12 @@ def _adds_noise(
 
 
 def _is_private(aggregator: tff.templates.AggregationProcess) -> bool:
-    """Whether TFF's `DifferentiallyPrivateFactory` is in it, whatever its noise."""
+    """Whether an aggregator contains a `DifferentiallyPrivateFactory`, noisy or not."""
     return "dp_event=" in str(aggregator.initialize.type_signature.result)
 
 
 def _changes_sums(aggregator: tff.templates.AggregationProcess) -> bool:
-    """Whether it clips, zeroes or adds noise: TFF's measure how many they clip."""
+    """Whether an aggregator clips, zeroes or adds noise, by its measurements' names."""
     measured = str(aggregator.next.type_signature.result.measurements)
     return _is_private(aggregator) or "clip" in measured or "zeroed" in measured
 
@@ -231,7 +231,7 @@ def _changes_sums(aggregator: tff.templates.AggregationProcess) -> bool:
 def _of_trainable(
     aggregator: tff.templates.AggregationProcess, update_type: Any
 ) -> tff.templates.AggregationProcess:
-    """An aggregation of trainable weights for whole updates, the rest of which is 0."""
+    """Builds an aggregation of the trainable weights; non-trainable updates are 0."""
 
     @tff.tensorflow.computation(update_type)
     def trainable_part(update: Any):

@@ -1,4 +1,4 @@
-"""The settings of how the clients' updates are aggregated.
+"""The settings of the aggregation of the clients' updates.
 
 This module needs no TensorFlow.
 """
@@ -12,9 +12,9 @@ from typing import Any, Optional
 from tff_reg.settings import setting, settings_of
 from tff_reg.training import process_settings
 
-# What `aggregators.build_model_aggregator` builds.
+# The kinds of aggregators that `aggregators.build_model_aggregator` builds.
 KINDS = ("mean", "robust", "dp", "secure", "compressed")
-# The least noise of `aggregator=dp`, except 0: float32 would round away less.
+# The least noise of `aggregator=dp` above 0; float32 would round smaller noise away.
 LEAST_NOISE = 1e-6
 
 _of_server = functools.partial(setting, group=process_settings.SERVER)
@@ -85,12 +85,12 @@ class AggregatorSettings:
     )
 
     def aggregation(self) -> dict[str, Any]:
-        """The settings that apply, as `aggregators.build_model_aggregator` has them."""
+        """Returns the arguments of `build_model_aggregator` for the chosen kind."""
         applying = {
             each.name.removeprefix("aggregator_"): getattr(self, each.name)
             for each in settings_of(AggregatorSettings)
             if self.aggregator in each.only_with.get("aggregator", ())
         }
-        # That one is for the accountant.
+        # Only the privacy accountant uses delta.
         applying.pop("dp_delta", None)
         return {"kind": self.aggregator, **applying}

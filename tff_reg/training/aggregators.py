@@ -1,9 +1,9 @@
 """Aggregators by name.
 
 A client sends its update (including BatchNorm's statistics), its methods' uploads, the
-number 1 if it trained, and metrics. All go through the chosen aggregator, except for
-metrics, which are summed plainly unless it is `secure`. The kinds and their defaults
-are those of `tff.learning`:
+number 1 if it trained, and metrics. All but the metrics go through the chosen
+aggregator; metrics are summed plainly, with `secure` securely. The kinds and their
+defaults are those of `tff.learning`:
 
 *   `mean`: the weighted mean.
 *   `robust`: the mean after zeroing extremely large values and clipping long updates
@@ -54,9 +54,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     ):
         """Makes the factory.
 
-        Extremely large values are not zeroed as `tff.learning.dp_aggregator` does by
-        default: the bound for this is estimated without noise, so no epsilon would
-        hold.
+        Unlike `tff.learning.dp_aggregator` by default, this does not zero extremely
+        large values: the bound for zeroing is estimated without noise, so that no
+        epsilon would hold.
 
         Args:
           noise_multiplier: z, the noise standard deviation divided by the clipping
@@ -69,7 +69,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
         Raises:
           ValueError: If a number is out of range, or the cohort is too small for
-            adaptive clipping with so much noise (z < clients_per_round / 10).
+            adaptive clipping with this noise: z must be below clients_per_round / 10.
         """
         if 0 < noise_multiplier < aggregator_settings.LEAST_NOISE:
             raise ValueError(
@@ -118,8 +118,8 @@ def build_model_aggregator(
       dp_clip_norm: See `PrivateMeanFactory`.
       compressed_bits: Bits per number, 1 to 16.
       compressed_threshold: Tensors with more elements are quantised.
-      largest_weight: See `SecureMeanFactory`, for `secure`: 1 with uniform weights,
-        with weights by examples the examples of all clients times the epochs.
+      largest_weight: For `secure`, see `SecureMeanFactory`: 1 with uniform weights;
+        with weights by examples, the examples of all clients times the epochs.
 
     Returns:
       The argument `model_aggregator` of `build_regularized`: None for `mean`, its
@@ -155,7 +155,7 @@ def build_model_aggregator(
 def _compressed(
     bits: int, threshold: int, zeroing: bool, clipping: bool
 ) -> AggregationFactory:
-    """As TFF's `compression_aggregator`, which fixes bits and threshold."""
+    """Builds TFF's `compression_aggregator`, but with any bits and threshold."""
     quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
         quantization_bits=bits, threshold=threshold
     )
@@ -163,7 +163,7 @@ def _compressed(
     def quantised_mean(_: Any) -> tff.aggregators.MeanFactory:
         return tff.aggregators.MeanFactory(quantised)
 
-    # The argument for measurements sets the mean that is clipped.
+    # `debug_measurements_fn` replaces the mean inside the clipping.
     return tff.learning.robust_aggregator(
         zeroing=zeroing, clipping=clipping, debug_measurements_fn=quantised_mean
     )
@@ -184,7 +184,7 @@ def build_metrics_aggregator(kind: str) -> Optional[Callable[..., Any]]:
 
 
 def _secure_sum_then_finalize(finalizers: Any):
-    """`tff.learning.metrics.secure_sum_then_finalize` for negative metrics, too."""
+    """Builds TFF's `secure_sum_then_finalize` with bounds for negative metrics, too."""
 
     @tff.federated_computation
     def aggregate(metrics: Any):

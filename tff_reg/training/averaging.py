@@ -1,4 +1,4 @@
-"""Sends the mean of the last global models with the model, as FedGKD needs it."""
+"""Distribution of the mean of the last global models with the model, for FedGKD."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def build_averaging_distributor(
     num_models: int,
     looks_ahead: bool = False,
 ) -> tff.learning.templates.DistributionProcess:
-    """Builds a distributor that sends the mean of the last models, too.
+    """Builds a distributor that also sends the mean of the last models.
 
     The model itself goes through `model_distributor`; the mean, which includes this
-    round's model, is broadcast. A round in which no client trained leaves the model as
-    it was and does not count.
+    round's model, is broadcast. A model equal to the previous one (no client trained)
+    is not counted again.
 
     Args:
       model_distributor: Sends the model to the clients.
@@ -28,8 +28,8 @@ def build_averaging_distributor(
         `ModelWeights`, and of the mean trainable weights.
       num_models: The number of models in the mean, at least 1; fewer in the first
         rounds.
-      looks_ahead: Whether other weights are sent in place of the model's: the
-        distributor then takes both, those first.
+      looks_ahead: Whether a method sends other weights than the model's. The
+        distributor then takes a pair: the weights to send, and the model's weights.
 
     Returns:
       A `tff.learning.templates.DistributionProcess`. Its state holds the trainable
@@ -75,8 +75,8 @@ class _History:
 
     Attributes:
       nothing: () -> history without models.
-      add: (history, `ModelWeights`) -> history with them.
-      mean: From a history to the mean weights.
+      add: (history, `ModelWeights`) -> history with these weights as the newest.
+      mean: history -> mean weights.
     """
 
     def __init__(self, weights_type: Any, num_models: int):
@@ -110,7 +110,7 @@ class _History:
 
         @tff.tensorflow.computation(history_type)
         def mean(history: Any):
-            # Places without a model hold zeros.
+            # Unused entries of the history are zeros.
             total = [m[0] + tf.reduce_sum(m[1:], axis=0) for m in history["models"]]
             return [t / tf.cast(history["count"], t.dtype) for t in total]
 

@@ -1,4 +1,4 @@
-"""The values that the functions of a client's round pass on."""
+"""The values that the functions of a client's round pass to each other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Visit(NamedTuple):
     Attributes:
       received: The model's `ModelWeights`.
       start: The trainable weights that the client begins with.
-      client: The client's memories, by name.
-      server: The memories that the server sent, by name.
+      client: The client's memories, by key.
+      server: The memories that the server sent, by key.
       class_counts: int32 [classes], or None if no method needs them.
       hparams: The client optimiser's hyperparameters, before any decay.
-      decayed: The same with the round's learning rate.
+      decayed: The hyperparameters with the round's decayed learning rate.
     """
 
     received: Any
@@ -56,10 +56,10 @@ class ClientOutput(NamedTuple):
 
     Attributes:
       result: A `tff.learning.templates.ClientResult`.
-      metrics: Unfinalised, by name.
-      client: The client's new memories, by name.
-      uploads: The methods' uploads, by name.
-      has_trained: 1 or 0, int32.
+      metrics: Unfinalised metrics, by name.
+      client: The client's new memories, by key.
+      uploads: The methods' uploads, by `<method>/<name>`.
+      has_trained: Whether the client trained: 1 or 0, int32.
     """
 
     result: Any

@@ -31,10 +31,10 @@ def build_client_update(
 
     Args:
       model_fn: Makes the model.
-      training: What the client does.
+      training: The settings of the client's training.
       weighting: The clients' weights.
-      needs: What the methods' hooks need.
-      loop_implementation: How a client goes through its data.
+      needs: The values that the methods' hooks need.
+      loop_implementation: How a client iterates over its data.
 
     Returns:
       A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
@@ -51,13 +51,13 @@ def build_eager_client_update(
     spec: Any,
     kept: list[Any],
 ) -> Callable[..., Any]:
-    """As `build_client_update`, running eagerly.
+    """Builds the function that a client runs, as `build_client_update`, but eagerly.
 
     Args:
-      model_fn: Makes the model, for each visit anew.
-      training: What the client does.
+      model_fn: Makes the model, a new one for each client and round.
+      training: The settings of the client's training.
       weighting: The clients' weights.
-      needs: What the methods' hooks need.
+      needs: The values that the methods' hooks need.
       spec: The `tf.TensorSpec`s of a client's output.
       kept: As for `debugging.eagerly`.
 
@@ -74,7 +74,7 @@ def build_eager_client_update(
 
 
 def as_tensors(output: client_states.ClientOutput) -> client_states.ClientOutput:
-    """The output with tensors only, in structures that keep their order."""
+    """Converts an output's values to tensors, and its metrics to an OrderedDict."""
     output = output._replace(metrics=collections.OrderedDict(output.metrics))
     return tf.nest.map_structure(tf.convert_to_tensor, output)
 
@@ -85,10 +85,10 @@ def _build(
     needs: needs_lib.Needs,
     loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
-    """The function that runs a client, to be traced or not."""
+    """Builds the Python function of a client's round, traced or eager."""
     form = training.data_form
-    # Only somebody else's model needs AutoGraph, whose search for code to convert is a
-    # quarter of the time of tracing.
+    # Only models other than `LearningModel`s need AutoGraph; its search for code to
+    # convert takes a quarter of the tracing time.
     as_written = tf.autograph.experimental.do_not_convert
     run, step = form.run, local_round.step
     if local_round.has_network:
@@ -103,8 +103,8 @@ def _build(
         server: Any,
     ):
         if needs.class_counts:
-            # A data set may give other examples in every pass; those that are counted
-            # have to be those that are trained on.
+            # A data set may give different examples in every pass, but training has to
+            # use the examples that were counted.
             data = data.cache()
         visit, progress = as_written(local_round.begin)(
             hparams, rate_factor, received, data, client, server
@@ -141,12 +141,12 @@ def _reduce_elements(
                 " loop_implementation."
             )
 
-        @tf.function  # AutoGraph does not reach what reduce calls.
+        @tf.function  # AutoGraph does not convert functions that reduce calls.
         def flat_step_fn(flat: Any, element: Any):
             new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
             return tuple(tf.nest.flatten(new_state))
 
-        # Flat, as reduce takes a list for a tensor.
+        # A flat tuple, because reduce converts a list to one tensor.
         flat = data.reduce(tuple(tf.nest.flatten(state)), flat_step_fn)
         return tf.nest.pack_sequence_as(state, flat)
     for element in iter(data):

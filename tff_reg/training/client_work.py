@@ -1,10 +1,10 @@
 """TFF's client work around a client's round, with or without memory.
 
-Its state is the client optimiser's hyperparameters and the round number. The metrics of
-a round are the model's own; for each term `<method>/term` (before its hyperparameter)
+The state is the client optimiser's hyperparameters and the round number. The metrics of
+a round are the model's own; for each term `<method>/term` (without its hyperparameter)
 and `<method>/share` (of the whole loss); the methods' other measurements; and
-`rejected_clients`, the number of clients whose update is not finite. Those have weight
-0 and count in no other metric.
+`rejected_clients`, the number of clients with a non-finite update, memory, upload or
+term. Rejected clients have weight 0; only `<method>/not_finite` counts them as well.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tff_reg.training import (
 
 
 class ClientWork(NamedTuple):
-    """As `tff.learning.templates.ClientWorkProcess`, with memories.
+    """Client work as `tff.learning.templates.ClientWorkProcess`, with memories.
 
     Attributes:
       initialize: () -> the state, at the server.
       next: (state at the server, received weights, data and client memories at the
         clients, sent memories of the server at the clients) -> `ClientWorkOutput`.
-        Structures of memories are empty for methods without any.
-      get_hparams: From the state to the client optimiser's hyperparameters.
+        Structures of memories are empty if the methods have none.
+      get_hparams: State -> the client optimiser's hyperparameters.
       set_hparams: (state, hyperparameters) -> state.
     """
 
@@ -51,12 +51,12 @@ class ClientWorkOutput(NamedTuple):
     """The result of `ClientWork.next`.
 
     Attributes:
-      state: At the server.
+      state: The new state, at the server.
       result: `tff.learning.templates.ClientResult`s at the clients.
       client_memories: The clients' new memories, at the clients.
       uploads: The methods' uploads by name, at the clients.
-      has_trained: 1 or 0, int32, at the clients.
-      measurements: At the server.
+      has_trained: Whether each client trained: 1 or 0, int32, at the clients.
+      measurements: The round's metrics, at the server.
     """
 
     state: Any
@@ -81,14 +81,14 @@ def build_client_work(
       memories: The methods' memories.
       client_weighting: The clients' weights; a client without examples weighs 0.
       metrics_aggregator: As in TFF's builders; None sums and finalises.
-      loop_implementation: How a client goes through batches; iterating is twice as
-        fast as `dataset.reduce` in TFF's own runtime.
+      loop_implementation: How a client loops over batches; an iterator is twice as fast
+        as `dataset.reduce` in TFF's own runtime.
 
     Returns:
       The client work.
 
     Raises:
-      ValueError: If an optimiser lacks a learning rate that is needed.
+      ValueError: If a hyperparameter is out of range, or a schedule's rate is missing.
     """
     initialize, next_state, get_hparams, set_hparams = _build_state(description)
     aggregate_metrics = (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
@@ -128,7 +128,7 @@ def build_client_work(
 
 
 def _build_state(description: description_lib.Description) -> tuple[Any, ...]:
-    """Computations of the state: initialize, next_state, get_hparams, set_hparams."""
+    """Builds the state's initialize, next_state, get_hparams and set_hparams."""
     training, dtype = description.training, description.hparams_dtype
     optimizer = training.optimizer
     hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], dtype)))
@@ -186,7 +186,7 @@ def _build_update(
     loop_implementation: tff.learning.LoopImplementation,
     state_type: tff.types.Type,
 ) -> tff.Computation:
-    """(state, received, data, client memories, sent memories) -> `ClientOutput`."""
+    """Builds (state, received, data, client and sent memories) -> `ClientOutput`."""
     training = description.training
     element_spec = training.data_form.element_spec(description.input_spec)
     data_type = tff.SequenceType(tff.types.tensorflow_to_type(element_spec))
@@ -218,13 +218,13 @@ def _build_update(
 
 
 def _plain(error: Exception) -> Exception:
-    """The error without the text that AutoGraph puts around it."""
+    """Returns the error without the text that AutoGraph adds."""
     cause: Any = error
     while cause is not None:
         if isinstance(cause, contract.HookError):
             return cause
         cause = cause.__cause__ or cause.__context__
-    # The last paragraph of AutoGraph's text is the error.
+    # The last paragraph of AutoGraph's text is the original error.
     *before, last = str(error).split("\n\n")
     if not before or not before[0].startswith("in user code:"):
         return error

@@ -1,4 +1,4 @@
-"""Builds processes from methods, by objects or by name."""
+"""Construction of processes from method objects or from a process name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Process = Union[
     tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
 ]
 
-# Arguments of `build_regularized` that `build` takes.
+# Arguments that `build` passes to `build_regularized`.
 _ARGUMENTS = (
     "client_data",
     "client_optimizer_fn",
@@ -50,9 +50,31 @@ _ARGUMENTS = (
 )
 
 
+# Settings of a run's client data, which `build` refuses.
+_OF_DATA = ("batch_size", "local_epochs", "drop_remainder", "same_local_steps")
+# By an argument of `build`: the settings that it replaces.
+_REPLACED = {
+    "client_optimizer_fn": (
+        "client_learning_rate",
+        "client_momentum",
+        "client_nesterov",
+        "client_weight_decay",
+    ),
+    "server_optimizer_fn": (
+        "server_optimizer",
+        "server_learning_rate",
+        "server_momentum",
+        "server_beta1",
+        "server_beta2",
+        "server_epsilon",
+    ),
+    "population": ("num_clients",),
+}
+
+
 @contextlib.contextmanager
 def _no_garbage_collection() -> Generator[None]:
-    """Tracing makes objects by the million, nearly all in use."""
+    """Stops garbage collection: tracing makes millions of objects and keeps them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -97,7 +119,7 @@ def build_regularized(
       methods: The methods; an empty list is FedAvg.
       client_optimizer_fn: A TFF optimiser, such as `tff_reg.training.build_sgd`'s.
       server_optimizer_fn: A TFF optimiser; None averages (SGD, learning rate 1).
-      client_weighting: The clients' weights in that average.
+      client_weighting: The clients' weights in the average of their updates.
       model_distributor: Sends the model to the clients; None broadcasts it.
       model_aggregator: Any TFF aggregator, also for uploads; None is the weighted mean.
       metrics_aggregator: As in TFF's builders; None sums and finalises.
@@ -105,13 +127,13 @@ def build_regularized(
       client_data: The form of the client data.
       max_gradient_norm: Maximum global norm of a gradient; None disables clipping.
       learning_rate_schedule: Factor on the client learning rate, per round.
-      population: Number and sizes of all clients, which some methods need.
+      population: Number and sizes of all clients; some methods need them.
       debug_eager: Whether hooks run eagerly (slow; in-process runtime only).
 
     Returns:
       A `StatefulLearningProcess` if clients have memories (MOON, drift corrections),
-      else a `tff.learning.templates.LearningProcess`. The weights belong to the models
-      that its attribute `model_fn` makes; see `adapt_model_fn`.
+      else a `tff.learning.templates.LearningProcess`. The attribute `model_fn` of the
+      process makes the models that its weights fit; see `adapt_model_fn`.
 
     Raises:
       TypeError: If `model_fn` does not fit a method, or the aggregator changes types.
@@ -119,6 +141,11 @@ def build_regularized(
         server optimiser or the aggregator.
     """
     _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
+    if not isinstance(client_weighting, tff.learning.ClientWeighting):
+        raise TypeError(
+            f"client_weighting is {client_weighting!r}; give"
+            " tff.learning.ClientWeighting.UNIFORM or NUM_EXAMPLES."
+        )
     training = local_training.LocalTraining(
         client_optimizer_fn,
         tuple(methods),
@@ -153,7 +180,7 @@ def _compose(
     model_aggregator: Optional[aggregators.AggregationFactory],
     build_work: Callable[..., client_work_lib.ClientWork],
 ) -> Process:
-    """Composes the process of a model and its methods."""
+    """Composes the process of a described model and its methods."""
     training, weights_type = description.training, description.weights_type
     memories = memory_lib.build_memories(training.methods, weights_type)
     client_work = build_work(description, memories)
@@ -194,7 +221,7 @@ def _distributor(
     description: description_lib.Description,
     model_distributor: Optional[tff.learning.templates.DistributionProcess],
 ) -> tff.learning.templates.DistributionProcess:
-    """The given distributor or a broadcast, with the mean of the last models if any."""
+    """Builds the distributor, with the mean of the last models if a method reads it."""
     training = description.training
     if model_distributor is None:
         model_distributor = tff.learning.templates.build_broadcast_process(
@@ -213,7 +240,7 @@ def _distributor(
 def _check_kinds(
     model_fn: Any, methods: Any, client_optimizer: Any, server_optimizer: Any
 ) -> None:
-    """Checks the types of arguments, with examples in the errors."""
+    """Checks the arguments' types; the error messages contain examples."""
     learning_model.check_model_fn(model_fn)
     is_one = isinstance(methods, (str, type, method_lib.Method))
     for method in [methods] if is_one else methods:
@@ -264,7 +291,7 @@ def _check_server(
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
-    """Builds a process by its name, with the settings of its paper.
+    """Builds a process by name, with its paper's settings as defaults.
 
     Example:
         build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
@@ -272,16 +299,16 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     Args:
       name: A method's name or a combination such as 'fedalign+man'.
       model_fn: Makes the `tff_reg.models.LearningModel`.
-      **overrides: Fields of `ProcessSettings`, of which `client_learning_rate` may be
-        a function of the round (1, 2, ...) if `total_rounds` is given too,
-        hyperparameters of the methods as `<method>_<field>`, and keyword arguments of
-        `build_regularized` (`client_data`, `server_optimizer_fn`, `client_weighting`,
-        `model_aggregator`, ...). `client_optimizer_fn` replaces the client's learning
+      **overrides: Fields of `ProcessSettings`, hyperparameters of the methods as
+        `<method>_<field>`, and keyword arguments of `build_regularized` (`client_data`,
+        `server_optimizer_fn`, `client_weighting`, `model_aggregator`, ...).
+        `client_learning_rate` may be a function of the round (1, 2, ...) if
+        `total_rounds` is given. `client_optimizer_fn` replaces the client's learning
         rate, momentum, Nesterov and weight decay. A drift correction needs
         `num_clients`, or a `tff_reg.training.Population` as `population`.
 
     Returns:
-      The process. Its client data are ordinary batches unless `client_data` is a
+      The process. It takes ordinary batches as client data, unless `client_data` is a
       `tff_reg.training.WholeClientData`.
 
     Raises:
@@ -318,11 +345,33 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             learning_rate_schedule="listed",
             client_learning_rates=rates,
         )
-    # The paper's number of clients says nothing about this population.
+    # The paper's number of clients need not be this population's.
     if "num_clients" not in chosen:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
+    _check_chosen(settings, chosen, rest)
     return _build(name, model_fn, settings, strengths, rest)
+
+
+def _check_chosen(
+    settings: ProcessSettings, chosen: Mapping[str, Any], rest: Mapping[str, Any]
+) -> None:
+    """Refuses settings of `build` that would have no effect."""
+    for each in settings_of(settings):
+        if each.name in chosen and (why := each.why_not_beside(vars(settings))):
+            raise TypeError(f"{each.name}: {why}")
+        if each.name in chosen and each.name in _OF_DATA:
+            raise TypeError(
+                f"{each.name} is the client data's: batch them, or give client_data="
+                "tff_reg.training.WholeClientData(...)."
+            )
+    for argument, replaced in _REPLACED.items():
+        both = [name for name in replaced if name in chosen]
+        if both and rest.get(argument) is not None:
+            raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
+    is_cosine = chosen.get("learning_rate_schedule") == "cosine"
+    if is_cosine and "total_rounds" not in chosen:
+        raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:
@@ -355,7 +404,7 @@ def build_from_settings(
       settings: The run's settings.
       strengths: Hyperparameters by flag name.
       mean_examples: Mean number of examples per client, for drift corrections and
-        `same_local_steps`; None takes clients as equally large.
+        `same_local_steps`; None assumes equally large clients.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
       **arguments: Further keyword arguments of `build_regularized`.

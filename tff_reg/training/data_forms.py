@@ -1,10 +1,10 @@
 """The two forms of client data.
 
-To TFF both are sequences. *Batched*: an ordinary data set of batches, with epochs,
-order and augmentation from the user's pipeline. *Whole-client*: a single
-element with all of a client's examples and a key; epochs, shuffling, augmentation and
-batching happen inside the client computation, which is faster than tf.data and makes
-the client's result a function of its arguments alone.
+For TFF both are sequences. *Batched*: an ordinary data set of batches, with epochs,
+order and augmentation from the user's pipeline. *Whole-client*: a single element with
+all of a client's examples and a key; epochs, shuffling, augmentation and batching
+happen inside the client computation. This is faster than tf.data, and the client's
+result depends only on the computation's arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _fresh_key():
 
 @dataclasses.dataclass(frozen=True)
 class BatchedData:
-    """Batches in their own order: `OrderedDict(x, y)`, or as the model's input_spec.
+    """Batches in the given order: `OrderedDict(x, y)`, or as the model's `input_spec`.
 
     Attributes:
       keyed: Whether each batch has an int64 [2] `key` for the random numbers of its
@@ -35,7 +35,7 @@ class BatchedData:
     keyed: bool = False
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
-        """The spec of one element, given the model's `input_spec`."""
+        """Returns the spec of one element, given the model's `input_spec`."""
         if not self.keyed:
             return input_spec
         spec = collections.OrderedDict(input_spec)
@@ -45,12 +45,12 @@ class BatchedData:
     def class_counts(self, data: Any, num_classes: int):
         """Counts a client's examples per class, int32 [num_classes].
 
-        Examples that are repeated, for example over epochs, count each time.
+        Repeated examples, for example from several epochs, count each time.
         """
         return _count_classes(data, num_classes)
 
     def run(self, step_fn: Callable[..., Any], state: Any, element: Any):
-        """Calls `step_fn(state, batch, compute_key)` for the one batch."""
+        """Calls `step_fn(state, batch, compute_key)` once: an element is a batch."""
         if not self.keyed:
             return step_fn(state, element, _fresh_key)
         batch = collections.OrderedDict(element)
@@ -71,11 +71,11 @@ class WholeClientData:
       local_epochs: Passes over the examples.
       drop_remainder: Whether a shorter last batch is left out.
       preprocess_fn: Function of (x [batch, ...], key int64 [2]) giving the model's
-        input: augmentation and normalisation. `None` casts.
+        input, for augmentation and normalisation. With `None` the network casts x.
       example_shape: Shape of one example; `None` means the model's input shape.
       example_dtype: Data type of x; `None` means the model's.
       shuffle: Whether each epoch has a new random order instead of the data's own.
-      local_steps: If given, the number of steps of every client, over as many epochs as
+      local_steps: If given, the number of steps of every client, in as many epochs as
         needed; `local_epochs` is then ignored.
     """
 
@@ -97,7 +97,7 @@ class WholeClientData:
                 raise ValueError(f"{name} is {value}; it must be below 2**31.")
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
-        """The spec of one element, given the model's `input_spec`."""
+        """Returns the spec of one element, given the model's `input_spec`."""
 
         def of_features(x: tf.TensorSpec) -> tf.TensorSpec:
             shape = x.shape[1:] if self.example_shape is None else self.example_shape
@@ -113,10 +113,10 @@ class WholeClientData:
         )
 
     def element(self, data: Any) -> dict[str, Any]:
-        """Returns the only element of a client's data set; zero examples without one.
+        """Returns a client's only element; zero examples if the data set is empty.
 
         Raises:
-          tf.errors.InvalidArgumentError: At execution, if there are several.
+          tf.errors.InvalidArgumentError: In the graph: several elements, or x unlike y.
         """
         iterator = iter(data)
         first = iterator.get_next_as_optional()
@@ -141,7 +141,7 @@ class WholeClientData:
         return element
 
     def num_examples(self, element: dict[str, Any]):
-        """The number of a client's examples, an int32 scalar."""
+        """Returns the number of a client's examples, an int32 scalar."""
         return tf.shape(_examples_of(element)[0])[0]
 
     def class_counts(self, data: Any, num_classes: int):
@@ -183,20 +183,20 @@ class WholeClientData:
         def is_left(step: tf.Tensor, order: tf.Tensor, state: Any) -> tf.Tensor:
             return step < steps
 
-        # One loop over the batches of all epochs: all that the loop needs, each of the
-        # model's variables, goes into every loop around it, too.
+        # One loop over all epochs' batches, not a loop per epoch: nested loops would
+        # each capture every variable of the model.
         start = (tf.constant(0), tf.range(num_examples), state)
         return tf.while_loop(is_left, take, start)[-1]
 
     def _preprocess(self, features: Any, step_key: tf.Tensor):
         if self.preprocess_fn is None:
             return features
-        # A function, so that AutoGraph looks at what may be somebody else's.
+        # A tf.function, so that AutoGraph converts a user's function.
         return tf.function(self.preprocess_fn)(features, step_key)
 
 
 def _examples_of(element: dict[str, Any]) -> list[tf.Tensor]:
-    """The tensors of a client's labels and features."""
+    """Returns the tensors of a client's labels and features."""
     return tf.nest.flatten([element["y"], element["x"]])
 
 

@@ -1,7 +1,7 @@
-"""Runs functions of a process eagerly, so that a debugger works inside hooks.
+"""Eager execution of a process's functions, so that a debugger works inside hooks.
 
-`print`, `breakpoint()`, `if` on values and NumPy work there as in any Python code. It
-is slow, and only possible in the Python process that built the TFF process.
+`print`, `breakpoint()`, `if` on values and NumPy then work in hooks as in any Python
+code. This is slow, and only possible in the Python process that built the TFF process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def eagerly(
     Args:
       function: Function from structures of tensors and `tf.data.Dataset`s to a
         structure of tensors.
-      spec: The `tf.TensorSpec`s of that structure.
-      kept: List for objects that must live as long as the graph runs.
+      spec: The `tf.TensorSpec`s of the function's result.
+      kept: List that keeps alive the Python objects which the graph calls.
 
     Returns:
       A function of the same arguments, to be called in a graph.

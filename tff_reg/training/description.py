@@ -1,4 +1,4 @@
-"""A model and its methods as a process has to know them before anything is traced."""
+"""The facts about a model and its methods that building a process needs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def update_type(model_weights_type: Any) -> tff.types.Type:
       model_weights_type: The TFF type of the model's `ModelWeights`.
 
     Returns:
-      The type of the trainable weights, as in TFF's own processes, if the model has no
-      other floats; else the type of a `ModelWeights` with all floats, because
-      statistics such as BatchNorm's are averaged too.
+      If all non-trainable weights are integers, the type of the trainable weights, as
+      in TFF's own processes; else the type of a `ModelWeights` with all floats, because
+      statistics such as BatchNorm's are averaged, too.
     """
     statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
     if not statistics:
@@ -45,18 +45,18 @@ class Description(NamedTuple):
     """A model and the client's half of a process.
 
     Attributes:
-      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
-      training: What a client does.
-      needs: What the methods' hooks need.
+      model_fn: Makes the model, a result of `adaptation.adapt_model_fn`.
+      training: The settings of the clients' training.
+      needs: The values that the methods' hooks need.
       initial_weights: () -> the `ModelWeights` that training begins with.
       input_spec: The model's `input_spec`.
       metric_finalizers: The finalizers of the model's metrics and of the methods'
         measurements, by name.
       hparams_dtype: Data type of the client optimiser's hyperparameters.
-      has_statistics: Whether training may change weights that are not trainable.
+      has_statistics: Whether training may change non-trainable weights.
       output_spec: The `tf.TensorSpec`s of a client's output; None without
         `debug_eager`.
-      kept: Python functions that graphs call in `debug_eager`.
+      kept: Python functions that graphs call with `debug_eager`.
     """
 
     model_fn: Callable[[], Any]
@@ -84,8 +84,8 @@ class Description(NamedTuple):
     def received_type(self) -> tff.types.Type:
         """The type of the weights that a client receives.
 
-        It is `weights_type`, or, where a method reads the mean of the last global
-        models, a structure of `model` and `averaged` (trainable weights only).
+        It is `weights_type`. If a method reads the mean of the last global models, it
+        is a structure of `model` and `averaged` (trainable weights only).
         """
         if not self.training.averaged_rounds:
             return self.weights_type
@@ -97,11 +97,11 @@ class Description(NamedTuple):
 def describe(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> Description:
-    """Makes a model and runs the methods' hooks on it once.
+    """Makes a model and runs a trial round of the methods' hooks on it.
 
     Args:
-      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
-      training: What a client does.
+      model_fn: Makes the model, a result of `adaptation.adapt_model_fn`.
+      training: The settings of the clients' training.
 
     Returns:
       The description.
@@ -133,7 +133,7 @@ def describe(
 def _seen(
     model: Any, training: local_training.LocalTraining, needs: needs_lib.Needs
 ) -> dict[str, Any]:
-    """The fields of `Description` that a model shows."""
+    """Returns the fields of `Description` that are read from the model."""
     uniform = tff.learning.ClientWeighting.UNIFORM
     own = local_round.LocalRound(lambda: model, training, uniform, needs)
     finalizers = collections.OrderedDict(model.metric_finalizers())

@@ -23,23 +23,23 @@ def build_finalizer(
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds the finalizer of every process.
 
-    The server optimiser acts on the trainable weights. If their aggregate is not
-    finite, they and the optimiser's state stay as they are, which counts as
-    `update_non_finite`, as in TFF's own finalizer. BatchNorm's running statistics are
-    set to the clients' weighted average if that is finite. All is one TFF computation
-    without a condition, which builds in half the time of TFF's. The optimiser's
-    hyperparameters are float32, also for float64 weights.
+    The server optimiser updates the trainable weights. If their aggregate is not
+    finite, the weights and the optimiser's state stay unchanged, and the measurement
+    `update_non_finite` is 1, as in TFF's own finalizer. BatchNorm's running statistics
+    are set to the clients' weighted average if that is finite. All is one TFF
+    computation without a condition, which builds in half the time of TFF's. The
+    optimiser's hyperparameters are float32, also for float64 weights.
 
     Args:
       server_optimizer: The server optimiser; SGD with learning rate 1 sets the model
         to the weighted average of the clients' models.
       model_weights_type: The TFF type of the model's `ModelWeights`.
-      stepping: The name of the method that makes the new model itself, if there is one:
-        then the learning rate can only be 1.
+      stepping: The name of a method that makes the new model itself, or None. With such
+        a method the learning rate must be 1.
 
     Returns:
-      A `tff.learning.templates.FinalizerProcess`. With weights that are not trainable
-      its update is a `ModelWeights` (see `description.update_type`).
+      A `tff.learning.templates.FinalizerProcess`. If the model has statistics, its
+      update is a `ModelWeights` (see `description.update_type`).
     """
     applying = _Applying(server_optimizer, model_weights_type)
     state_type = applying.initial_state.type_signature.result
@@ -80,7 +80,7 @@ class _Applying:
     """The optimiser's first state, and the step from an aggregate to a new model.
 
     Attributes:
-      types: Of the weights and of the update.
+      types: The types of the weights and of the update.
       initial_state: () -> state, unplaced.
       apply: (state, weights, update) -> (state, weights, measurements), unplaced.
     """
@@ -116,7 +116,7 @@ class _Applying:
 
 
 def _averaged(statistics: Any, steps: Any) -> list[Any]:
-    """The clients' mean statistics, or the old ones if it is not finite."""
+    """Returns the clients' mean statistics; the old ones if the mean is not finite."""
     old = numbers.floats(statistics)
     averages = [s - step for s, step in zip(old, steps, strict=True)]
     new = iter(numbers.where(numbers.all_finite(steps), averages, old))
@@ -126,6 +126,6 @@ def _averaged(statistics: Any, steps: Any) -> list[Any]:
 def _stepped(optimizer: Any, state: Any, trainable: Any, update: Any) -> Any:
     try:
         return optimizer.next(state, trainable, update)
-    except tf.errors.OperatorNotAllowedInGraphError:  # As by `if tensor:`.
+    except tf.errors.OperatorNotAllowedInGraphError:  # For example by `if tensor:`.
         step = tf.autograph.to_graph(type(optimizer).next)  # pyright: ignore
         return step(optimizer, state, trainable, update)

@@ -13,20 +13,20 @@ from tff_reg.methods import memories, method as method_lib
 from tff_reg.training import hook_results, hooks as hooks_lib, numbers
 from tff_reg.training.client_states import ClientOutput, Progress, Visit
 
-# The number of clients that count in no other metric.
+# The number of clients that are left out of the round because of non-finite numbers.
 REJECTED = "rejected_clients"
-# The number of those rejected for a method's numbers alone, `<method>/not_finite`.
+# `<method>/not_finite`: the number of clients rejected for a method's own numbers.
 NOT_FINITE = "not_finite"
 
 
 class Finishing:
-    """Makes a client's output.
+    """The end of a client's round: makes the client's output.
 
     Args:
       model: The model that was trained.
       methods: The methods of the combination.
       is_uniform: Whether all clients have the same weight.
-      hooks: How hooks are called.
+      hooks: Calls the methods' hooks.
 
     Attributes:
       blamed: Names of the methods that have a metric `<method>/not_finite`.
@@ -50,14 +50,14 @@ class Finishing:
 
         Args:
           visit: The client before its training.
-          progress: How far the training came.
-          locals_: The client at its end, as each method sees it.
+          progress: The progress at the end of the training.
+          locals_: Each method's view of the client at the end, by the method's name.
 
         Returns:
           The client's output. A client whose update, memory, upload or term is not
-          finite counts as `rejected_clients`, and as `<method>/not_finite` if only a
-          method's part is not finite. It counts in nothing else and keeps its memory,
-          as a client without examples does.
+          finite counts in `rejected_clients`, and in `<method>/not_finite` for a term,
+          or with a finite update for a memory or upload. It counts in nothing else and
+          keeps its old memory, as does a client without examples.
 
         Raises:
           HookError: If a hook fails or returns a wrong value.
@@ -69,9 +69,8 @@ class Finishing:
         update = self._update(visit, progress, finished)
         is_finite = numbers.all_finite(update)
         blamed = {
-            name: tf.logical_and(
-                is_finite,
-                tf.logical_not(self._all_finite(name, finished[name], progress)),
+            name: tf.logical_not(
+                self._is_sound(name, finished[name], progress, is_finite)
             )
             for name in self.blamed
         }
@@ -103,7 +102,7 @@ class Finishing:
         finished: Mapping[str, method_lib.Finished],
         has_trained: tf.Tensor,
     ) -> dict[str, Any]:
-        """The client's new memories, by their names among all methods'."""
+        """Returns the client's new memories by key."""
         new: dict[str, Any] = {}
         for name, own in finished.items():
             method = self._by_name[name]
@@ -121,7 +120,7 @@ class Finishing:
         progress: Progress,
         finished: Mapping[str, method_lib.Finished],
     ) -> Any:
-        """a_i - w_i of weights and statistics, scaled as the methods say."""
+        """Returns a_i - w_i of weights (times the methods' scales) and statistics."""
         weights = tff.learning.models.ModelWeights.from_model(self._model)
         start = tf.nest.pack_sequence_as(visit.received.trainable, visit.start)
         before, after = (
@@ -134,18 +133,28 @@ class Finishing:
         update = tf.nest.map_structure(tf.subtract, before, after)
         for own in finished.values():
             if own.scale is not None:
-                # Without a step there is nothing to scale, perhaps by 1 / 0.
+                # The scale of a client without steps may be 1 / 0.
                 one = tf.ones_like(own.scale)
                 factor = tf.where(progress.num_steps > 0, own.scale, one)
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
         return update if after.non_trainable else update.trainable
 
-    def _all_finite(self, name: str, own: method_lib.Finished, progress: Progress):
-        parts: list[Any] = [own.memory, own.upload]
+    def _is_sound(
+        self,
+        name: str,
+        own: method_lib.Finished,
+        progress: Progress,
+        is_finite: tf.Tensor,
+    ) -> tf.Tensor:
+        """Whether a method's numbers are finite, or only broken weights broke them."""
+        parts = numbers.all_finite([own.memory, own.upload])
+        # Broken weights break memories and uploads, but not the sums of terms.
+        is_sound = tf.logical_or(parts, tf.logical_not(is_finite))
         if f"{name}/term" in progress.sums and not self._by_name[name].is_measured_only:
-            parts.append(progress.sums[f"{name}/term"])
-        return numbers.all_finite(parts)
+            of_terms = numbers.all_finite(progress.sums[f"{name}/term"])
+            is_sound = tf.logical_and(is_sound, of_terms)
+        return is_sound
 
     def _client_weight(self, progress: Progress, is_finite: tf.Tensor) -> tf.Tensor:
         if self._is_uniform:
@@ -157,7 +166,7 @@ class Finishing:
     def _metrics(
         self, progress: Progress, is_finite: tf.Tensor, blamed: Mapping[str, tf.Tensor]
     ) -> dict[str, Any]:
-        """The client's metrics, none where it is rejected."""
+        """Returns the client's metrics; those of a rejected client are empty."""
         model = self._model
 
         def reset_metrics():
@@ -179,7 +188,7 @@ class Finishing:
 
 
 def _has_part(method: method_lib.Method) -> bool:
-    """Whether a method has numbers that may not be finite."""
+    """Whether a method has a term, memories or uploads, which may not be finite."""
     has_term = method_lib.does(method, "term") and not method.is_measured_only
     return has_term or bool(method.client_memory or method.uploads)
 
@@ -187,7 +196,7 @@ def _has_part(method: method_lib.Method) -> bool:
 def _uploads(
     finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
 ) -> dict[str, Any]:
-    """The uploads of all methods by `<method>/<name>`; zeros without training."""
+    """Returns all uploads by `<method>/<name>`; zeros if the client did not train."""
     uploads = {
         f"{name}/{each}": value
         for name, own in finished.items()

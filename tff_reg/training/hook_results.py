@@ -10,12 +10,12 @@ import tensorflow as tf
 from tff_reg.methods import contract, method as method_lib
 from tff_reg.training import hooks as hooks_lib
 
-# What is reported of every method.
+# Names of measurements that are reported for every method.
 RESERVED = ("term", "share", "not_finite")
 
 
 def term(method: method_lib.Method, given: Any, dtype: tf.DType):
-    """Returns a hook's result as a `Term`; a scalar is the term in the loss."""
+    """Checks the result of the hook `term`; makes a scalar loss a `Term`."""
     if not isinstance(given, method_lib.Term):
         given = method_lib.Term(given)
     weighted = contract.check_scalar(method, "term", "the term", given.weighted, dtype)
@@ -31,7 +31,7 @@ def changed(
     value: Any,
     *arguments: Any,
 ) -> method_lib.Change:
-    """Calls `change_batch` or `change_pass`; returns the value and measurements."""
+    """Calls `change_batch` or `change_pass`, and checks the result."""
     if not method_lib.does(method, hook):
         return method_lib.Change(value, {})
     result = hooks.call(method, hook, value, *arguments)
@@ -63,11 +63,11 @@ def finished(
 
     Args:
       method: The method.
-      own: The result.
+      own: The result of `finish`.
       memory: The client's old memories of the method.
 
     Returns:
-      The result, with memories in the structure of the old ones.
+      The result, with the new memories in the structure of the old ones.
     """
     if not isinstance(own, method_lib.Finished):
         raise contract.refuse(

@@ -1,7 +1,7 @@
 """The calls of the methods' hooks in a round: plain, or checked in a trial.
 
-The trial runs eagerly on a model of its own, so that errors of hooks come before
-anything is traced and show the author's line.
+The trial runs eagerly on a separate model, so that a hook's error is raised before any
+tracing and shows the author's line.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tff_reg.training import needs as needs_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
-# How far the numbers of two calls of a hook may be apart.
+# Tolerances between the numbers of two calls of a hook.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
 class Hooks:
-    """Calls the methods' hooks; a trial has others."""
+    """Plain calls of the methods' hooks."""
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
-        """Calls a hook, as `contract.call`."""
+        """Calls a hook by `contract.call`."""
         return contract.call(method, hook, *arguments)
 
     def seen(self, method: method_lib.Method, value: Any) -> Any:
-        """The `Step` or `Local` as a hook of the method gets it."""
+        """Returns the `Step` or `Local` in the form that the method's hooks get."""
         return value
 
     def add(
@@ -48,30 +48,30 @@ PLAIN = Hooks()
 
 
 class TrialHooks(Hooks):
-    """Calls hooks eagerly and twice; notes the attributes that they read.
+    """Eager calls of hooks, each twice, which record the attributes that hooks read.
 
     Attributes:
       model: The model of the trial.
-      found: (method's name, attribute) pairs.
-      references: Names of the models beside the local one.
-      measured: What each method measured, by name, by the method's name.
+      found: The (method's name, attribute) pairs that hooks read.
+      references: Names of the reference models that hooks read.
+      measured: For each method's name, its measurements by name.
     """
 
     def __init__(self, model: Any):
-        """Begins with nothing read."""
+        """Starts without any recorded read."""
         self.model = model
         self.found: set[tuple[str, str]] = set()
         self.references: set[str] = set()
         self.measured: Mapping[str, Mapping[str, Any]] = {}
-        # By hook and key of a memory: the method that returned it, and the value.
+        # (hook, memory's key) -> (name of the method that returned the memory, value).
         self._added: dict[tuple[str, str], tuple[str, Any]] = {}
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
-        """Calls a hook as a pure function of its arguments.
+        """Calls a hook twice, and checks that it is a pure function.
 
         Raises:
-          HookError: If it assigns to the weights, or gives other numbers when it is
-            called again.
+          HookError: If the hook assigns to the weights, edits a memory in place without
+            returning it, or returns different numbers in the second call.
         """
         before, given = self._weights(hook), [*map(_again, arguments)]
         memories = _memories(given)
@@ -87,7 +87,7 @@ class TrialHooks(Hooks):
     def check_same(
         self, method: method_lib.Method, hook: str, first: Any, second: Any
     ) -> None:
-        """Refuses other numbers of the second of two calls."""
+        """Checks that two calls of a hook returned the same numbers."""
         if not _are_close(first, second):
             raise contract.refuse(
                 method,
@@ -99,7 +99,7 @@ class TrialHooks(Hooks):
             )
 
     def _weights(self, hook: str) -> list[bytes]:
-        """The model's weights; statistics but where the hook runs the model."""
+        """Returns the weights as bytes; only `gradient` may change the statistics."""
         weights = [*self.model.trainable_variables]
         if hook != "gradient":
             weights += self.model.non_trainable_variables
@@ -127,8 +127,8 @@ class TrialHooks(Hooks):
         hook: str,
         value: Any,
     ) -> None:
-        """Adds a memory; refuses another value of a shared one."""
-        # A client's and the server's memory may have one name.
+        """Adds a memory; refuses a second, different value of a shared memory."""
+        # By hook, because a client's and the server's memory may have the same key.
         whose, other = self._added.setdefault((hook, key), (method.name, value))
         if not _are_close(value, other):
             raise contract.refuse(
@@ -139,18 +139,22 @@ class TrialHooks(Hooks):
             )
         memories[key] = value
 
+    def has(self, key: str, hook: str) -> bool:
+        """Whether a method's hook has returned the memory."""
+        return (hook, key) in self._added
+
     def _check(self, method: method_lib.Method, value: Any, name: str) -> None:
-        """Checks that a value that a hook reads is there."""
+        """Checks that the process provides an attribute that a hook reads."""
         is_step = isinstance(value, method_lib.Step)
         if name == "class_counts" or (is_step and name not in _OF_WEIGHTS):
             checks.require_network(method, self.model)
             checks.require_classifier(method, self.model)
         if name in _OF_OPTIMIZER and "learning_rate" not in value.hparams:
-            value.hparams["learning_rate"]  # Says what is missing.
+            value.hparams["learning_rate"]  # Raises the error.
 
 
 def _memories(arguments: Sequence[Any]) -> dict[str, list[Any]]:
-    """The arrays of the memories in a hook's arguments, by name."""
+    """Returns the arrays of the memories in a hook's arguments, by name."""
     found: dict[str, list[Any]] = {}
     for argument in arguments:
         for where in ("memory", "server_memory", "old_memory"):
@@ -168,7 +172,7 @@ def _check_edits(
     after: Mapping[str, list[Any]],
     result: Any,
 ) -> None:
-    """Refuses memories that a hook edits in place and does not return."""
+    """Checks that a hook returns every memory that it edits in place."""
     returned = [*_arrays(result)]
     for name, arrays in after.items():
         old = before.get(name)
@@ -181,7 +185,7 @@ def _check_edits(
 
 
 def _are_close(first: Any, second: Any) -> bool:
-    """Whether two structures hold the same numbers; rounding may differ on a GPU."""
+    """Whether two structures hold equal numbers, up to a GPU's rounding."""
     arrays = [*_arrays(first)], [*_arrays(second)]
     return len(arrays[0]) == len(arrays[1]) and all(map(_is_close, *arrays))
 
@@ -196,7 +200,7 @@ def _is_close(one: Any, other: Any) -> bool:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """The tensors in a hook's result, as arrays."""
+    """Yields the tensors in a hook's result or argument as arrays."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
     if contract.is_a(value, Mapping):
@@ -211,7 +215,7 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _again(argument: Any) -> Any:
-    """A hook's argument for one of two calls, with lists that it may change."""
+    """Returns a fresh copy of a hook's argument, whose lists the hook may change."""
     if hasattr(argument, "anew"):
         return argument.anew()
     if contract.is_a(argument, (Mapping, method_lib.Server)):
@@ -220,7 +224,7 @@ def _again(argument: Any) -> Any:
 
 
 class _Watched:
-    """Passes reads of attributes on, and tells a function their names."""
+    """A wrapper that forwards reads of attributes and reports the attributes' names."""
 
     def __init__(self, value: Any, note: Callable[[str], None]):
         self._value, self._note = value, note
@@ -238,7 +242,7 @@ _UNSEEN = (
 
 
 def guarded(value: Any, missing: Sequence[str]) -> Any:
-    """Returns the value in a wrapper that refuses reads of missing attributes."""
+    """Wraps a value so that reads of the attributes in `missing` raise an error."""
 
     def refuse(name: str) -> None:
         if name in missing:
@@ -248,15 +252,15 @@ def guarded(value: Any, missing: Sequence[str]) -> Any:
 
 
 class References(Mapping[str, Any]):
-    """Reference models in the trial: the local model stands for all."""
+    """Reference models in the trial: the local model in place of each of them."""
 
     def __init__(self, model: Any, names: Sequence[str], hooks: TrialHooks):
-        """Keeps all three.
+        """Stores the arguments.
 
         Args:
-          model: The model.
+          model: The local model.
           names: The names of the reference models.
-          hooks: Where reads are noted.
+          hooks: Records the reads.
         """
         self._model, self._names, self._hooks = model, names, hooks
 

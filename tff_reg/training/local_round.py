@@ -24,18 +24,18 @@ from tff_reg.training import (
 )
 from tff_reg.training.client_states import ClientOutput, Progress, Visit
 
-# The model among the weights that the server sends.
+# The model's name among the weights that the server sends.
 MODEL = "model"
 
 
 class LocalRound:
-    """The round of a client, which holds the model and its variables.
+    """A client's round on a model, which it owns.
 
     Args:
       model_fn: Makes the model.
-      training: What the client does.
+      training: The settings of the client's training.
       weighting: A `tff.learning.ClientWeighting`.
-      needs: What the methods' hooks need.
+      needs: The values that the methods' hooks need.
 
     Attributes:
       has_network: Whether the model shows its network.
@@ -79,7 +79,7 @@ class LocalRound:
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
-        """The models that terms read beside the local one, by name."""
+        """Makes the reference models that terms read, by name."""
         return {name: model_fn() for name in self._needs.references}
 
     def begin(
@@ -91,18 +91,18 @@ class LocalRound:
         client: Any,
         server: Any,
     ) -> tuple[Visit, Progress]:
-        """Sets the variables to the received weights.
+        """Sets the variables to the weights that the client begins with.
 
         Args:
           hparams: The client optimiser's hyperparameters.
-          rate_factor: The round's factor on its learning rate.
+          rate_factor: The round's factor on the learning rate.
           received: The model and the other weights that the server sent, by name.
           data: The client's `tf.data.Dataset`.
-          client: The client's memories, by name.
-          server: The memories that the server sent, by name.
+          client: The client's memories, by key.
+          server: The memories that the server sent, by key.
 
         Returns:
-          The client before its training, and its progress so far.
+          The client before its training, and its progress with no step taken.
         """
         self._receive(received, client)
         visit = Visit(
@@ -137,7 +137,7 @@ class LocalRound:
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
                 variable.assign(value)
-            # Frozen layers and statistics are the received ones in every reference.
+            # Every reference model has the received frozen layers and statistics.
             for variable, value in zip(
                 reference.non_trainable_variables, model.non_trainable
             ):
@@ -150,7 +150,7 @@ class LocalRound:
         return self._training.data_form.class_counts(data, num_classes)
 
     def _at_first(self, visit: Visit) -> Progress:
-        """No steps so far."""
+        """Returns the progress before the first step."""
         return Progress(
             optimizer=self._updater.begin(visit.decayed),
             num_examples=tf.constant(0, tf.int64),
@@ -174,14 +174,14 @@ class LocalRound:
                 local = self._views.of(visit, progress)[method.name]
                 start = self._hooks.call(method, "start", local)
                 start = contract.check_like(method, "start", start, visit.start)
-                # Variables, read before they change.
+                # Copies of values, because `start` may return the variables themselves.
                 start = tuple(tf.identity(value) for value in start)
                 tf.nest.map_structure(_assign, tuple(self._variables), start)
                 visit = visit._replace(start=start)
         return visit
 
     def enter(self, progress: Progress, element: Any) -> Progress:
-        """Notes the relative size of a client before it trains on an element."""
+        """Sets the client's relative size before it trains on a data element."""
         form, population = self._training.data_form, self._training.population
         has_size = isinstance(form, data_forms.WholeClientData)
         if has_size and population and population.mean_examples:
@@ -201,7 +201,7 @@ class LocalRound:
 
         Args:
           visit: The client before its training.
-          progress: How far the training is.
+          progress: The progress before the step.
           batch: A batch as the model's `input_spec`.
           compute_key: Returns the step's int64 [2] key.
 
@@ -247,7 +247,7 @@ class LocalRound:
     def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
         if not method_lib.does(method, "keep"):
             return local.state
-        # A list of its own; and values, where it returns the weights themselves.
+        # The hook may change the list, and may return variables: both are copied.
         kept = self._hooks.call(method, "keep", local, list(gradients))
         kept = contract.check_structure(method, "keep", "the state", kept, local.state)
         return _tensors(kept)
@@ -275,7 +275,7 @@ class LocalRound:
         """Ends the training; see `finishing.Finishing.finish`."""
         locals_ = self._views.of(visit, progress, is_last=True)
         if not self._needs.gradient_sum and not self._updater.is_plain:
-            # The trial saw no hook read the sum of the gradients, so there is none.
+            # No hook read the sum of the gradients in the trial, so it is not computed.
             missing = ("taken", "scaled_gradient_sum")
             locals_ = {n: hooks_lib.guarded(v, missing) for n, v in locals_.items()}
         return self._finishing.finish(visit, progress, locals_)
@@ -290,7 +290,7 @@ def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
 
 
 def _scaled(hparams: Any, rate_factor: Any):
-    """The hparams with the learning rate times the schedule's factor."""
+    """Multiplies the learning rate in the hyperparameters by the schedule's factor."""
     if "learning_rate" not in hparams:
         return needs_lib.HParams(hparams)
     scaled = needs_lib.HParams(hparams)

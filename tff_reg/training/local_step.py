@@ -20,11 +20,11 @@ from tff_reg.training import (
     reference_passes,
 )
 
-# The weight of labels where no method changed it.
+# The weight of a batch's labels unless a method mixes examples.
 _WHOLE = 1.0
-# By the methods' names: the client, and the keys of what is random.
-# The network's own key is not a method's.
+# The name of the network's random key, beside the methods' keys.
 _NETWORK = "the network's layers"
+# By the method's name: the method's view of the client, and its random key.
 Locals = Mapping[str, method_lib.Local]
 PartKeys = Mapping[str, Any]
 
@@ -33,20 +33,20 @@ class LocalStep:
     """Computes the gradient of one batch at the current weights.
 
     Args:
-      model: The local model; where a method needs the network, a
-        `tff_reg.models.LearningModel`.
-      reference_models: Further such models by the names that `step.outputs_of` takes;
-        they keep their weights.
+      model: The local model; a `tff_reg.models.LearningModel` if a method needs the
+        network.
+      reference_models: Frozen models of the same kind, by the names that
+        `step.outputs_of` takes.
       methods: The methods of the combination.
-      needs: What their hooks need.
-      hooks: How hooks are called.
+      needs: The values that the methods' hooks need.
+      hooks: Calls the methods' hooks.
 
     Raises:
-      TypeError: If a method needs the network and the model has none.
-      ValueError: If the network lacks what a method needs.
+      TypeError: If a method needs the network and the model does not show it.
+      ValueError: If the network does not support a method.
     """
 
-    # Whether several gradients are taken of one pass.
+    # Whether one pass is differentiated several times, once per term.
     _is_trial = False
 
     def __init__(
@@ -66,7 +66,7 @@ class LocalStep:
         self._hooks = hooks
         self.has_network = checks.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
-        # Without a network, a term sees weights only.
+        # Without a network, a term depends on weights only and needs no separate pass.
         self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
         self._in_step = [m for m in with_term if m not in self._apart]
         self.rule: Any = next(
@@ -76,7 +76,7 @@ class LocalStep:
 
     @property
     def measurement_names(self) -> list[str]:
-        """Names of what the methods measure, `<method>/<name>`."""
+        """Names of the methods' measurements, `<method>/<name>`."""
         return [
             f"{method.name}/{name}"
             for method in self._methods
@@ -84,14 +84,14 @@ class LocalStep:
         ]
 
     def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
-        """Runs the batch forward and backward, as often as a method's rule says.
+        """Runs the batch forward and backward, once or as the hook `gradient` asks.
 
         All passes of the step use the same random numbers. Metrics, measurements and
         the statistics of norms come from the first pass.
 
         Args:
           batch: A batch as the model's `input_spec`.
-          locals_: The client as each method sees it, by the method's name.
+          locals_: Each method's view of the client, by the method's name.
           compute_key: Returns the step's int64 [2] key; called only if a method or the
             network draws random numbers.
 
@@ -136,12 +136,12 @@ class LocalStep:
           batch: As for `gradient`.
           locals_: As for `gradient`.
           part_keys: The methods' keys by name.
-          is_first: Whether the pass counts for metrics and statistics.
+          is_first: Whether the pass updates metrics and statistics.
           perturbation: One tensor per weight, or None.
           loss: Function from a `Step` to the loss; None for the whole loss.
 
         Returns:
-          As `gradient`.
+          The gradients, the number of examples and the measurements, as `gradient`.
         """
         start = self._move(perturbation)
         result = self._pass(batch, locals_, part_keys, is_first, loss)
@@ -149,7 +149,7 @@ class LocalStep:
         return result
 
     def _move(self, perturbation: Optional[Sequence[Any]]):
-        """Perturbs the weights; returns what they were, or None without one."""
+        """Perturbs the weights; returns the old weights, or None if nothing changed."""
         if perturbation is None:
             return None
         variables = self.model.trainable_variables
@@ -172,7 +172,7 @@ class LocalStep:
         is_first: bool,
         loss: Optional[Callable[[Any], Any]],
     ):
-        """The gradient at the present weights, and the measurements."""
+        """Computes gradient, number of examples and measurements at current weights."""
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
         with tf.GradientTape(self._is_trial, watch_accessed_variables=False) as tape:
@@ -191,10 +191,16 @@ class LocalStep:
             of = total
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
+                of = contract.check_scalar(
+                    self.rule, "gradient", "the loss of gradient_at", of
+                )
         gradients = self._differentiated(tape, of, terms, loss is None)
         for method, term in zip(self._in_step, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
-            own = dict(term=term.raw, share=share, **term.measurements)
+            # 0 if an earlier step has broken the weights: the term is not to blame.
+            is_own = tf.math.is_finite(step.task_loss)
+            raw = tf.where(is_own, term.raw, tf.zeros_like(term.raw))
+            own = dict(term=raw, share=share, **term.measurements)
             measured[method.name] = {**own, **measured[method.name]}
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
@@ -202,11 +208,11 @@ class LocalStep:
     def _differentiated(
         self, tape: tf.GradientTape, of: Any, terms: Sequence[Any], is_whole: bool
     ) -> list[Any]:
-        """The gradients of a loss, which is the whole one or a method's own."""
+        """Computes the gradients of the whole loss or of a method's own loss."""
         weights = list(self.model.trainable_variables)
         gradients = tape.gradient(of, weights)
         unreached = [v.name for v, g in zip(weights, gradients) if g is None]
-        # Run eagerly, a branch that is dropped in this step is not there.
+        # In eager mode, a residual branch that this step skips has no gradient.
         if unreached and is_whole and not tf.executing_eagerly():
             raise ValueError(
                 f"The loss does not depend on the weights {', '.join(unreached)}, so"
@@ -220,10 +226,10 @@ class LocalStep:
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys
     ) -> dict[str, dict[str, Any]]:
-        """The measurements of terms with strength 0, by name, from an own pass.
+        """Measures the terms with strength 0 in a separate forward pass.
 
-        It is a function that is not inlined: readers of the step's own pass change the
-        operations that TensorFlow fuses, and with them the last bits of the gradient.
+        The pass is a function that is not inlined: further readers of the training pass
+        would change TensorFlow's fusion, and so the last bits of the gradient.
         """
         if not self._apart:
             return {}
@@ -252,7 +258,7 @@ class LocalStep:
         locals_: Locals,
         part_keys: PartKeys,
     ):
-        """The `Term` of each of the methods."""
+        """Computes the `Term` of each method."""
         return [
             hook_results.term(
                 method,
@@ -271,7 +277,7 @@ class LocalStep:
         locals_: Locals,
         part_keys: PartKeys,
     ):
-        """The step as a method sees it."""
+        """Returns a method's view of the step."""
         local = locals_[method.name]
         names = memories.keys(method.name, method.client_memory)
 
@@ -297,7 +303,7 @@ class LocalStep:
         return self._hooks.seen(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
-        """The key of every method, None for methods without random numbers."""
+        """Returns every method's key; None for methods without random numbers."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
         random = [m.name for m in self._methods if m.name in self._needs.keys]
         if self._draws:
@@ -328,7 +334,7 @@ class LocalStep:
         with_term: Sequence[method_lib.Method],
         is_first: bool,
     ):
-        """Runs the local network for the terms of some methods."""
+        """Runs the local network, and makes the `Step` for the given methods' terms."""
         model, network = self.model, self.model.network
         added: list[tf.Tensor] = []
         names = {method.name for method in with_term}
@@ -347,7 +353,7 @@ class LocalStep:
         labels = changed.targets[0][0]
         compute_loss = functools.partial(self._compute_loss, changed, locals_)
         task_loss = compute_loss(outputs.logits)
-        if added:  # The network's own, of its weights and activities.
+        if added:  # The network's own penalties on weights and activations.
             task_loss += tf.add_n(added)
         if is_first:
             model.update_metrics(labels, outputs.logits, task_loss)
@@ -370,7 +376,7 @@ class LocalStep:
         part_keys: PartKeys,
         measured: dict[str, dict[str, Any]],
     ) -> tuple[method_lib.Batch, forward_lib.ForwardPass]:
-        """The batch and the forward pass as the methods change them."""
+        """Returns the batch and the forward pass with the methods' changes."""
         changed = method_lib.Batch(batch["x"], [(batch["y"], _WHOLE)])
         for method in self._methods:
             key = part_keys[method.name]
@@ -386,7 +392,7 @@ class LocalStep:
     def _compute_loss(
         self, batch: method_lib.Batch, locals_: Locals, logits: tf.Tensor
     ) -> tf.Tensor:
-        """The mean task loss of logits for the batch."""
+        """Computes the mean task loss of logits, with the methods' `change_logits`."""
         for method in self._methods:
             if method_lib.does(method, "change_logits"):
                 counts = locals_[method.name].class_counts
@@ -404,8 +410,8 @@ class _GradientAt:
     """The argument `gradient_at` of the hook `gradient`.
 
     Attributes:
-      num_examples: Of the batch, after the first call.
-      measured: What methods measured in the first call; None before it.
+      num_examples: Number of examples in the batch; None before the first call.
+      measured: The methods' measurements in the first call; None before it.
     """
 
     def __init__(
@@ -417,7 +423,7 @@ class _GradientAt:
         self.measured: Any = None
 
     def anew(self) -> _GradientAt:
-        """Itself, as before its first call."""
+        """Resets the object to its state before the first call, and returns it."""
         self.measured = None
         return self
 

@@ -1,4 +1,4 @@
-"""The client's half of a process, before any tensor is made."""
+"""The settings of the client's half of a process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """The clients of a process, sampled or not.
+    """All clients of a process, whether sampled or not.
 
     Attributes:
       num_clients: N, the number of all clients.
-      mean_examples: The mean number of examples, for wt_i; None takes all clients as
-        equally large. Otherwise the client data must be in the whole-client form.
+      mean_examples: The mean number of examples per client, for wt_i; needs client data
+        in the whole-client form. None assumes equally large clients.
       local_steps: K, perhaps a fraction; None for the number of steps taken.
     """
 
@@ -42,15 +42,15 @@ class LocalTraining:
       methods: The methods, in the order in which they act.
       max_gradient_norm: Maximum global norm of the gradient of the whole loss, before
         weight decay; None disables clipping.
-      learning_rate_schedule: Factor on the learning rate by round.
+      learning_rate_schedule: Factor on the learning rate, per round.
       data_form: The form of the client data.
       population: The number and sizes of all clients; needed if a method reads them.
       debug_eager: Whether hooks run eagerly, for a debugger; see `debugging`.
 
     Raises:
       IncompatibleMethodsError: If methods conflict.
-      ValueError: If a value is out of range, or the form of the data does not fit the
-        population.
+      ValueError: If a value is out of range, or `mean_examples` is given without
+        whole-client data.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -78,7 +78,7 @@ class LocalTraining:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the server or clients have memories."""
+        """Whether a method has memories, or overrides `finish` or a server hook."""
         return any(
             method.client_memory
             or method.server_memory
@@ -93,7 +93,7 @@ class LocalTraining:
 
     @property
     def averaged_rounds(self) -> int:
-        """The number of global models in the mean `AVERAGED`; 0 without it.
+        """The number of global models in the mean `AVERAGED`; 0 if no method reads it.
 
         Raises:
           ValueError: If methods ask for different numbers.

@@ -1,4 +1,4 @@
-"""Builds the functions that run the server's hooks before and after a round."""
+"""Computations of the memories and of the server's hooks, before and after a round."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from tff_reg.training import (
 
 
 class Memories(NamedTuple):
-    """Computations of the memories of a combination, by their names among all methods'.
+    """Computations of the memories of a combination, by key.
 
     Attributes:
-      initial_client: From a `ModelWeights` to the memories of a client that never took
-        part.
-      initial_server: From a `ModelWeights` to the server's first memories.
-      sent: From the server's memories to those that clients receive.
+      initial_client: `ModelWeights` -> the memories of a client that never took part.
+      initial_server: `ModelWeights` -> the server's first memories.
+      sent: The server's memories -> the memories that clients receive.
     """
 
     initial_client: tff.Computation
@@ -52,7 +51,7 @@ class Memories(NamedTuple):
 def build_memories(
     methods: Sequence[method_lib.Method], weights_type: tff.types.Type
 ) -> Memories:
-    """Builds the computations of the memories; without memories they return nothing.
+    """Builds the computations of the memories; empty structures without memories.
 
     Args:
       methods: The methods of the combination.
@@ -91,16 +90,16 @@ def build_memories(
 def build_broadcast(
     description: description_lib.Description, memory_type: tff.types.Type
 ) -> Optional[tff.Computation]:
-    """Builds the methods' `broadcast`.
+    """Builds the computation that runs the methods' `broadcast`.
 
     Args:
       description: The model and its methods.
       memory_type: The type of the server's memories.
 
     Returns:
-      A computation from (memories, weights) to the weights that are sent, followed by
-      the model's where the distributor averages these; None if no method changes what
-      is sent.
+      A computation from (memories, weights) to the weights that are sent, or to a pair
+      of these and the model's weights if the distributor averages models; None if no
+      method overrides `broadcast`.
     """
     training = description.training
     if not any(method_lib.does(m, "broadcast") for m in training.methods):
@@ -122,7 +121,7 @@ def build_broadcast(
 def _eagerly(
     description: description_lib.Description, function: Callable[..., Any], like: Any
 ) -> Callable[..., Any]:
-    """The function, in `debug_eager` run eagerly; its result is like `like`."""
+    """Makes a function run eagerly if `debug_eager` is set; `like` shows its result."""
     if not description.training.debug_eager:
         return function
     spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, like)
@@ -134,10 +133,10 @@ def build_memory_update(
     memory_type: tff.types.Type,
     uploads_type: tff.types.Type,
 ) -> tff.Computation:
-    """Builds the methods' `update_memory` and `next_model`.
+    """Builds the computation that runs the methods' `update_memory` and `next_model`.
 
-    After a round in which no client trained, or whose aggregate is not finite, the
-    memories stay as they were.
+    After a round in which no client trained, or with a non-finite aggregate, the
+    memories do not change.
 
     Args:
       description: The model and its methods.
@@ -147,9 +146,9 @@ def build_memory_update(
     Returns:
       A computation from (memories, weights before, new weights, mean update, summed
       uploads, number of clients that trained) to the new memories, the new weights, and
-      for each method with a hook at the server 1 or 0, int32, by
-      `<method>/not_finite`: 1 if its numbers were not finite. Then memories and model
-      are those before the round.
+      an int32 flag `<method>/not_finite` for each method with a hook at the server. The
+      flag is 1 if the method's numbers are not finite; then memories and model stay as
+      they were before the round.
 
     Raises:
       HookError: If a hook fails or returns a wrong value.
@@ -190,23 +189,23 @@ def _kept(
     weights: Any,
     broken: Mapping[str, tf.Tensor],
 ):
-    """The methods' results, or the old values where these are not finite.
+    """Selects the methods' results if all are finite, else the old values.
 
     Args:
       has_update: Whether clients trained and their mean update is finite.
-      given: The memories, the weights before the round, and those after the server
-        optimiser's step.
+      given: The old memories, the weights before the round, and the weights after the
+        server optimiser's step.
       memory: The methods' new memories.
       weights: The methods' new weights.
-      broken: Whether each method's numbers are not finite.
+      broken: By `<method>/not_finite`, whether the method's numbers are not finite.
 
     Returns:
-      The memories, the weights, and the methods' flags as int32.
+      The memories, the weights, and the flags of `broken` as int32.
     """
     old_memory, before, after = given
     is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
     kept_whole = tf.logical_and(has_update, is_whole)
-    # Without clients the server optimiser's step stands, as in TFF's processes.
+    # Without clients the server optimiser's step still counts, as in TFF's processes.
     is_broken = tf.logical_and(has_update, tf.logical_not(is_whole))
     old = numbers.where(is_broken, before, after)
     said = collections.OrderedDict(

@@ -1,4 +1,4 @@
-"""The needs of a combination's hooks, which a trial round of two examples finds."""
+"""The values that a combination's hooks need, found by a trial round."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Needs:
     """The values that a client's round has to provide for the methods' hooks.
 
     Attributes:
-      class_counts: Whether a hook reads how many examples of each class a client has.
+      class_counts: Whether a hook reads a client's number of examples per class.
       gradient_sum: Whether a hook reads the sum of a client's gradients.
       keys: Names of the methods that draw random numbers.
       activations: Names of the methods whose term reads activations.
-      references: Names of the models beside the local one that terms read, sorted.
-      measurements: Names of what each method measures, by the method's name.
+      references: Names of the reference models that terms read, sorted.
+      measurements: For each method's name, the names of its measurements.
     """
 
     class_counts: bool = False
@@ -57,8 +57,7 @@ def reference_names(
       weights: The trainable weights.
 
     Returns:
-      The names, including those of client memories in the weights' shapes (their names
-      among all methods').
+      The names, including the keys of client memories in the weights' shapes.
     """
     names = [method_lib.GLOBAL, method_lib.EVALUATED]
     if any(method.averaged_rounds for method in methods):
@@ -74,7 +73,7 @@ def reference_names(
 
 
 def class_counts(model: Any) -> Optional[tf.Tensor]:
-    """One example of each class, int32 [classes]; None where there are no classes."""
+    """Returns counts of 1 per class, int32 [classes]; None if there are no classes."""
     if not checks.has_network(model) or model.network.num_classes is None:
         return None
     return tf.ones([model.network.num_classes], tf.int32)

@@ -1,4 +1,4 @@
-"""Finite numbers, and gradients of bounded norm."""
+"""Checks for finite numbers, selection of tensors, and clipping by norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
 
     Args:
       gradients: Tensors of one data type.
-      max_norm: The bound.
+      max_norm: The largest joint norm.
 
     Returns:
       The scaled gradients and their norm before scaling.
@@ -27,10 +27,10 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
 
 
 def floats(values: Sequence[Any]) -> list[Any]:
-    """Returns the floating-point ones of variables, tensors or their types.
+    """Returns the floating-point values of variables, tensors or their types.
 
-    Others, such as counters, are not averaged: every client has the server's in every
-    round, as in TFF's own processes.
+    Other values, such as counters, are not averaged: every client receives the server's
+    value in every round, as in TFF's own processes.
     """
     return [v for v in values if tf.as_dtype(v.dtype).is_floating]
 
@@ -40,7 +40,7 @@ def all_finite(structure: Any) -> tf.Tensor:
     tensors = floats(tf.nest.flatten(structure))
     if not tensors:
         return tf.constant(True)
-    # Without its axes each reduction would make a constant of them: hundreds.
+    # Shared constants of axes; reductions without them would make hundreds.
     axes = {rank: tf.range(rank) for rank in {u.shape.rank for u in tensors}}
     return tf.reduce_all(
         [tf.reduce_all(tf.math.is_finite(u), axes[u.shape.rank]) for u in tensors]
@@ -48,7 +48,7 @@ def all_finite(structure: Any) -> tf.Tensor:
 
 
 def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
-    """Returns one of two structures of tensors, `new` if the bool scalar is true."""
+    """Returns the structure `new` of tensors if the bool scalar is true, else `old`."""
 
     def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
         return tf.where(condition, new, old)

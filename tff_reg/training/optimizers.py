@@ -18,7 +18,7 @@ import tensorflow as tf
 from tff_reg.lazy import tff
 from tff_reg.training.process_settings import ProcessSettings
 
-# What hparams of these names may be, of any optimiser: from, below, in words.
+# Ranges of any optimiser's hyperparameters by name: (minimum, upper bound, words).
 _FRACTION = (0.0, 1.0, "in [0, 1)")
 _AT_LEAST_0 = (0.0, math.inf, "at least 0 and finite")
 _RANGES = {
@@ -33,13 +33,13 @@ _RANGES = {
 
 
 def check(hparams: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
-    """Checks hyperparameters.
+    """Checks that hyperparameters are in range.
 
     Args:
-      hparams: Numbers by name; in a graph scalars, which are checked when it runs.
+      hparams: Numbers by name; scalar tensors of a graph are checked when it runs.
 
     Returns:
-      The same, with the checks as control dependencies in a graph.
+      The hyperparameters; in a graph with the checks as control dependencies.
 
     Raises:
       ValueError: If a number is out of range.
@@ -61,7 +61,7 @@ def check(hparams: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
 
 
 class _Optimizer(tff.learning.optimizers.Optimizer):
-    """An optimiser whose state has its hparams by name, among others."""
+    """An optimiser whose state contains its hyperparameters by name."""
 
     _hparams: dict[str, float]
 
@@ -105,8 +105,8 @@ class _SGD(_Optimizer):
 
         tf.nest.assert_same_structure(weights, gradients)
         flat_weights = tf.nest.flatten(weights)
-        # A weight that the loss does not reach has the gradient None, or zero; its
-        # decay and its momentum go on in both cases.
+        # A weight that the loss does not reach has gradient None or zero; weight decay
+        # and momentum still apply to it.
         directions = [
             tf.zeros_like(w) if g is None else tf.convert_to_tensor(g)
             for w, g in zip(flat_weights, tf.nest.flatten(gradients))
@@ -133,7 +133,7 @@ class _SGD(_Optimizer):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is the learning rate times the gradient: no momentum."""
+        """Whether a step is the learning rate times the gradient, without momentum."""
         return "momentum" not in self._hparams
 
     def decayed(
@@ -146,7 +146,7 @@ class _SGD(_Optimizer):
         return [g + _as_tensor(decay, w) * w for w, g in zip(weights, gradients)]
 
     def make_slots(self, variables: Sequence[Any]) -> list[tf.Variable]:
-        """Makes the variables that `apply` needs: one buffer per weight, or none."""
+        """Makes the momentum buffers that `apply` needs: one per weight, or none."""
         if "momentum" not in self._hparams:
             return []
         return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
@@ -161,8 +161,8 @@ class _SGD(_Optimizer):
         """Takes the step of `next` in place, with one pass over each weight.
 
         Args:
-          hparams: Scalars, as `get_hparams` gives them.
-          slots: What `make_slots` made; changed in place.
+          hparams: Scalars, as `get_hparams` returns them.
+          slots: The result of `make_slots`; changed in place.
           variables: The weights; changed in place.
           gradients: One tensor per weight.
         """
@@ -235,10 +235,10 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _as_tensor(value: Any, like: Any) -> tf.Tensor:
-    """A hyperparameter in the data type of a weight."""
+    """Converts a hyperparameter to the data type of a weight."""
     if tf.is_tensor(value):
         return tf.cast(value, like.dtype)
-    # tf.cast would round a Python number to float32 on the way.
+    # tf.cast would first round a Python number to float32.
     return tf.constant(value, like.dtype)
 
 
@@ -246,8 +246,8 @@ class Updater:
     """Steps of an optimiser on a model's variables, within one client's training.
 
     An optimiser with `make_slots`, `apply` and `decayed`, like `build_sgd`'s, changes
-    variables in place. For any other one its state travels through the training loop
-    and new weights are assigned, as in TFF's own client work.
+    variables in place. For any other optimiser the training loop carries its state, and
+    new weights are assigned, as in TFF's own client work.
 
     Args:
       optimizer: A `tff.learning.optimizers.Optimizer`.
@@ -266,7 +266,7 @@ class Updater:
 
     @property
     def is_plain(self) -> bool:
-        """Whether delta is minus the learning rate times the sum of gradients."""
+        """Whether the delta is minus the learning rate times the sum of gradients."""
         return getattr(self._optimizer, "is_plain", False)
 
     def followed(self, state: Any, gradients: Sequence[Any]) -> list[Any]:
@@ -276,7 +276,7 @@ class Updater:
         return list(gradients)
 
     def begin(self, hparams: Any):
-        """Resets the optimiser and returns the state of the loop."""
+        """Resets the optimiser and returns its first state in the training loop."""
         if self._in_place:
             for slot in self._slots:
                 slot.assign(tf.zeros_like(slot))
@@ -285,7 +285,7 @@ class Updater:
         return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
 
     def step(self, state: Any, gradients: Sequence[Any]):
-        """Changes the variables and returns the new state of the loop."""
+        """Updates the variables and returns the optimiser's new state."""
         if self._in_place:
             self._optimizer.apply(state, self._slots, self._variables, gradients)
             return state
@@ -302,7 +302,7 @@ def build_sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> tff.learning.optimizers.Optimizer:
-    """Stochastic gradient descent with PyTorch's rules.
+    """Builds stochastic gradient descent with PyTorch's rules.
 
     With g the gradient, w the weights, v the momentum buffer (0 at first):
     d = g + weight_decay w (L2, coupled); v = momentum v + d; then w moves by
@@ -336,7 +336,7 @@ def build_adaptive(
     epsilon: float = 1e-3,
     initial_v: Optional[float] = None,
 ) -> tff.learning.optimizers.Optimizer:
-    """The server optimisers FedAdam, FedYogi and FedAdagrad.
+    """Builds the server optimiser of FedAdam, FedYogi or FedAdagrad.
 
     Source: S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
     Algorithm 2. With g the negative mean update, m (0 at first) and v for each weight:
@@ -347,13 +347,13 @@ def build_adaptive(
         adagrad: v = v + g^2
         w = w - learning_rate m / (sqrt(v) + epsilon)
 
-    Nothing corrects the bias of the first steps, as TFF's own Adam and Yogi do.
+    The first steps have no bias correction, unlike in TFF's own Adam and Yogi.
 
     Args:
       kind: 'adam', 'yogi' or 'adagrad'.
       learning_rate: eta, at least 0.
       beta1: In [0, 1).
-      beta2: In [0, 1); adagrad has none.
+      beta2: In [0, 1); not used by adagrad.
       epsilon: tau, above 0.
       initial_v: v before the first round, at least 0; None for tau^2.
 
@@ -381,7 +381,7 @@ def build_adaptive(
 
 
 def of_clients(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
-    """Builds the clients' optimiser of a process."""
+    """Builds the client optimiser from the settings of a process."""
     return build_sgd(
         settings.client_learning_rate,
         settings.client_momentum,
@@ -391,7 +391,7 @@ def of_clients(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
 
 
 def of_server(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
-    """Builds the server's optimiser of a process."""
+    """Builds the server optimiser from the settings of a process."""
     rate = settings.server_learning_rate
     if settings.server_optimizer == "sgd":
         return tff.learning.optimizers.build_sgdm(

@@ -1,4 +1,4 @@
-"""The settings of a process, beside its methods and their hyperparameters.
+"""The settings of a process, without its methods and their hyperparameters.
 
 This module needs no TensorFlow.
 """
@@ -13,7 +13,7 @@ from typing import Any, Optional
 from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import check, setting, settings_of
 
-# Headings of a help.
+# Headings in the command line's help.
 ROUNDS = "Rounds and clients"
 CLIENTS = "Training on a client"
 SERVER = "Server"
@@ -155,7 +155,7 @@ class ProcessSettings(PopulationSettings):
           strengths: Hyperparameters by flag name; the others have their defaults.
 
         Returns:
-          The methods; with `averages_all_clients` `AllClients` is the last.
+          The methods; with `averages_all_clients` also `AllClients`, as the last one.
 
         Raises:
           UnknownProcessError: If there is no such process.
@@ -169,11 +169,11 @@ class ProcessSettings(PopulationSettings):
 
     @classmethod
     def of(cls, process: str, **changes: Any) -> ProcessSettings:
-        """Returns the settings of a process's paper.
+        """Returns the settings of a process's paper, with the given changes.
 
         Args:
           process: A process name.
-          **changes: Settings with other values.
+          **changes: Settings that differ from the paper's.
 
         Returns:
           The settings.
@@ -183,7 +183,7 @@ class ProcessSettings(PopulationSettings):
           SettingError: If a value is out of range.
         """
         names = {each.name for each in settings_of(cls)}
-        # A projector is the model's, which is made before.
+        # The projector belongs to the model, not to the process.
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
         return cls(**{**own, **changes})

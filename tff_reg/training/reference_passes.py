@@ -1,4 +1,4 @@
-"""Forward passes of the models beside the local one that terms read."""
+"""Forward passes of the reference models, which terms read beside the local model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tff_reg.models import forward as forward_lib
 class ReferencePasses:
     """The forward passes of the reference models in one step.
 
-    Except for the model in evaluation mode they use the batch's statistics, as the
-    local model does, but do not keep them.
+    Except for the model in evaluation mode, they use the batch's statistics, as the
+    local model does, but do not update the running statistics.
 
     Args:
       models: The reference models by name.
-      tape: Records the step.
+      tape: The tape that records the step.
       key: Key of the network's random layers, or None.
     """
 
@@ -32,18 +32,18 @@ class ReferencePasses:
         self._passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
 
     def outputs_of(self, features: Any) -> Callable[[str], Any]:
-        """`Step.outputs_of` for the features of a batch."""
+        """Returns `Step.outputs_of` for the features of a batch."""
 
         @functools.cache
         def outputs_of(name: str):
-            with self._tape.stop_recording():  # No gradient is taken through them.
+            with self._tape.stop_recording():  # The outputs are constants.
                 reference = self._models[name].network
                 return reference(features, self._passes.get(name, self._pass))
 
         return outputs_of
 
     def classify_from(self, network: Any, forward: Any) -> Callable[..., Any]:
-        """`Step.classify_from`, for a local network and its forward pass."""
+        """Returns `Step.classify_from` for a local network and its forward pass."""
 
         def classify_from(name: str, features: Any):
             if name == method_lib.LOCAL:

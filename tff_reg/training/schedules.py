@@ -1,8 +1,8 @@
 """Schedules of the clients' learning rate over rounds.
 
 A schedule maps the round number to a factor: the learning rate of round r is
-`factor(r)` times the one in the process's hparams, which does not decay (drift
-corrections divide by it).
+`factor(r)` times the learning rate in the process's hparams. The hparams themselves do
+not decay (drift corrections divide by that learning rate).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tff_reg.lazy import tf
 from tff_reg.settings import check_takes
 from tff_reg.training.process_settings import ProcessSettings
 
-# In the names of the constants of a listed schedule, in graphs.
+# Name of a listed schedule's constants in graphs.
 LISTED = "tff_reg_listed_schedule"
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Maps a round number (int scalar tensor, from 0) to a float64 scalar factor."""
+    """A function from a round number, an int scalar from 0, to a float64 factor."""
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
@@ -50,7 +50,7 @@ class _Cosine(Schedule):
     total_rounds: int
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
-        # A round after the last one, as in an analysis, would train nothing at rate 0.
+        # Rounds after the last one (as in an analysis) keep its rate, which is not 0.
         last = tf.cast(self.total_rounds - 1, tf.float64)
         progress = tf.minimum(tf.cast(round_num, tf.float64), last) / self.total_rounds
         return 0.5 * (1.0 + tf.cos(math.pi * progress))
@@ -93,7 +93,7 @@ def exponential(decay: float) -> Schedule:
 def cosine(total_rounds: int) -> Schedule:
     """Returns half a cosine, from 1 in round 0 to 0 in round `total_rounds`.
 
-    That round and later ones have the factor of the round before.
+    Round `total_rounds` and later rounds use the factor of round `total_rounds - 1`.
 
     Args:
       total_rounds: Rounds of the whole run, at least 1.
@@ -112,7 +112,7 @@ def cosine(total_rounds: int) -> Schedule:
 
 
 def listed(factors: Sequence[float]) -> Schedule:
-    """Returns the schedule with a factor for each round.
+    """Returns the schedule with one given factor per round.
 
     Args:
       factors: Finite factors above 0, the first for the first round; the last one
@@ -122,7 +122,7 @@ def listed(factors: Sequence[float]) -> Schedule:
       The schedule.
 
     Raises:
-      ValueError: If there are none, or one is out of range.
+      ValueError: If there are no factors, or a factor is out of range.
     """
     factors = tuple(map(float, factors))
     if not factors or not all(math.isfinite(each) and each > 0 for each in factors):
@@ -134,19 +134,19 @@ def listed(factors: Sequence[float]) -> Schedule:
 
 
 def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, ...]:
-    """Returns the learning rate of each round that a function gives.
+    """Evaluates a learning-rate function for every round.
 
     >>> from tff_reg.training import schedules
     >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
     (0.05, 0.025, 0.0125)
 
     Args:
-      rate_fn: From the number of a round, 1 for the first as in `metrics.csv`, to its
-        learning rate.
+      rate_fn: Function from a round's number (1 for the first, as in `metrics.csv`) to
+        the round's learning rate.
       total_rounds: Number of rounds.
 
     Returns:
-      A rate for each round.
+      One learning rate per round.
 
     Raises:
       TypeError: If the function does not take one argument.
@@ -169,7 +169,7 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
 
 
 def of(settings: ProcessSettings) -> Schedule:
-    """Returns the schedule of a process."""
+    """Builds the learning-rate schedule from the settings of a process."""
     rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
     builders = {
         "listed": lambda: listed([each / rate for each in rates]),

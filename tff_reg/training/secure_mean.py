@@ -14,13 +14,13 @@ from tff_reg.lazy import tff
 
 
 class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
-    """`tff.learning.robust_aggregator`'s mean by secure summation.
+    """The mean of `tff.learning.robust_aggregator` by secure summation.
 
     Secure sums take integers in a range, so clients' values need a bound.
-    `tff.learning.secure_aggregator` estimates one for weight times update, which grows
-    over rounds and cuts off larger values, and cuts weights at 2**20 - 1, but not the
-    updates multiplied by them. Here a client sends its update in units of the clipping
-    norm and its weight in units of `largest_weight`: both are at most 1, with 32 bits.
+    `tff.learning.secure_aggregator` estimates a bound of weight times update; the bound
+    grows over rounds and cuts off larger values. It also cuts weights at 2**20 - 1, but
+    not the updates multiplied by them. Here a client divides its update by the clipping
+    norm and its weight by `largest_weight`: both are at most 1, with 32 bits.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Makes the factory.
 
         Args:
-          largest_weight: The largest weight of a client; larger ones are cut. The
-            error of the mean is about 2**-31 of the norm times `largest_weight` over
-            the clients' mean weight.
+          largest_weight: The largest weight of a client; larger weights are cut. The
+            error of the mean is about 2**-31 of the norm times `largest_weight` divided
+            by the clients' mean weight.
           zeroing: As for `tff.learning.secure_aggregator`.
           clipping: Whether updates are clipped at the 0.8 quantile of their norms. If
-            not, they are clipped at twice the 0.95 quantile of their largest value, 100
-            at first, as a bound is needed.
+            not, they are still clipped, because a bound is needed: at twice the 0.95
+            quantile of their largest absolute values, in the first round at 100.
 
         Raises:
           ValueError: If `largest_weight` is not a positive number.
@@ -89,8 +89,8 @@ class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The secure mean of values that are clipped at a bound.
 
     Args:
-      bound: A `tff.templates.EstimationProcess` of the bound, from the norms.
-      norm: Computes the norm of a value, from a list of tensors.
+      bound: A `tff.templates.EstimationProcess` that estimates the bound from norms.
+      norm: Computes the norm of a value, given as a list of tensors.
       largest_weight: The largest weight of a client.
     """
 
@@ -169,7 +169,7 @@ class _Sums:
         self.counts = library.SecureSumFactory(1, 0).create(flag_type)
 
     def initialize(self) -> dict[str, Any]:
-        """Their first states by name, at the server."""
+        """Returns the sums' first states by name, at the server."""
         return {name: own.initialize() for name, own in vars(self).items()}
 
 
@@ -177,11 +177,11 @@ class _AtClient:
     """The computations of a client that sends a value and a weight.
 
     Attributes:
-      norm: Of the value.
+      norm: Value -> its norm.
       relative_value: (value, bound, relative weight) -> the value to sum.
-      relative_weight: Of the weight, at most 1.
-      is_above: (norm, bound) -> whether the value is clipped, 1 or 0.
-      is_cut: Whether the weight is above the largest, 1 or 0.
+      relative_weight: Weight -> its share of the largest weight, at most 1.
+      is_above: (norm, bound) -> 1 if the value is clipped, else 0.
+      is_cut: Weight -> 1 if it is above the largest weight, else 0.
     """
 
     def __init__(self, value_type: Any, weight_type: Any, norm: Any, largest: float):
@@ -190,7 +190,7 @@ class _AtClient:
 
         @tff.tensorflow.computation(value_type, np.float32, np.float32)
         def relative_value(value: Any, bound: Any, relative_weight: Any):
-            # Divided by the norm if that is above the bound; the result has norm 1.
+            # A norm above the bound is the divisor, so the result's norm is at most 1.
             divisor = tf.maximum(of(value), bound)
             return _scaled(value, tf.math.divide_no_nan(relative_weight, divisor))
 
@@ -212,7 +212,7 @@ class _AtClient:
 
 
 def _scaled(structure: Any, factor: tf.Tensor) -> Any:
-    """A structure of tensors times a scalar."""
+    """Multiplies a structure of tensors by a scalar."""
 
     def one(value: tf.Tensor) -> tf.Tensor:
         return value * tf.cast(factor, value.dtype)
@@ -221,5 +221,5 @@ def _scaled(structure: Any, factor: tf.Tensor) -> Any:
 
 
 def _largest(tensors: list[tf.Tensor]) -> tf.Tensor:
-    """The largest absolute value."""
+    """Returns the largest absolute value in all tensors."""
     return tf.reduce_max([tf.reduce_max(tf.abs(t)) for t in tensors])

@@ -1,4 +1,4 @@
-"""The server's half of a process: its state beside the model, and its step."""
+"""The server's half of a process: its state (without the model), and its step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tff_reg.training import (
 
 
 class Server:
-    """A server without memory: its state is the finalizer's.
+    """A server without memories: its state is the finalizer's state.
 
     Args:
       finalizer: Applies the aggregated update to the model.
@@ -26,11 +26,11 @@ class Server:
         self._finalizer = finalizer
 
     def initialize(self, weights: Any) -> Any:
-        """The first state, at the server as the model's `ModelWeights` are."""
+        """Returns the first state, at the server, given the model's `ModelWeights`."""
         return self._finalizer.initialize()
 
     def leaving(self, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The weights for the distributor, and the memories that clients receive."""
+        """Returns the weights for the distributor, and the memories sent to clients."""
         return weights, tff.federated_value(collections.OrderedDict(), tff.CLIENTS)
 
     def next(
@@ -56,28 +56,28 @@ class Server:
         return output.state, output.result, metrics
 
     def get_hparams(self, state: Any) -> Any:
-        """The server optimiser's hyperparameters, in TensorFlow."""
+        """Returns the server optimiser's hyperparameters, as unplaced tensors."""
         return self._finalizer.get_hparams(state)
 
     def set_hparams(self, state: Any, hparams: Any) -> Any:
-        """The state with other hyperparameters, in TensorFlow."""
+        """Returns the state with other hyperparameters, as unplaced tensors."""
         return self._finalizer.set_hparams(state, hparams)
 
     def set_weights(self, state: Any, weights: Any, is_first: tf.Tensor) -> Any:
-        """The state for other weights, before the first round or after it."""
+        """Returns the state for other model weights; `is_first` resets the memories."""
         return state
 
 
 class RememberingServer(Server):
     """A server with memories and uploads.
 
-    Its state holds the finalizer's as `optimizer`, the methods' memories as `memory`
-    and the state of the uploads' aggregation as `uploads`.
+    Its state holds the finalizer's state as `optimizer`, the methods' memories as
+    `memory` and the state of the uploads' aggregation as `uploads`.
 
     Args:
       finalizer: Applies the aggregated update to the model.
       memories: The methods' memories.
-      upload_aggregator: Sums uploads, see `uploads.build_upload_aggregator`.
+      upload_aggregator: Sums uploads; see `aggregation.build_upload_aggregator`.
       description: The model and its methods.
       uploads_type: The type of a client's uploads.
     """

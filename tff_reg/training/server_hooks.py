@@ -1,4 +1,4 @@
-"""Calls the methods' hooks at the server."""
+"""Calls of the methods' hooks at the server."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def broadcast(
     weights: list[Any],
     hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> list[Any]:
-    """Calls `broadcast` of all methods.
+    """Calls the hook `broadcast` of all methods.
 
     Args:
       methods: The methods of the combination.
-      memory: The server's memories, by their names among all methods'.
+      memory: The server's memories, by key.
       weights: The model's trainable weights.
-      hooks: How hooks are called.
+      hooks: Calls the methods' hooks.
 
     Returns:
       The weights that clients receive.
@@ -50,7 +50,7 @@ def _acts_at_server(method: method_lib.Method) -> bool:
 
 
 def all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
-    """`<method>/not_finite` of a round in which no method's numbers were not finite."""
+    """Returns `<method>/not_finite` for a round in which all numbers are finite."""
     return collections.OrderedDict(
         (f"{m.name}/{finishing.NOT_FINITE}", tf.constant(False))
         for m in methods
@@ -68,20 +68,20 @@ def after_round(
     count: Any,
     hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
-    """Calls `update_memory` and `next_model` of all methods.
+    """Calls the hooks `update_memory` and `next_model` of all methods.
 
     Args:
-      training: What a client does, with the methods.
-      memory: The server's memories, by their names among all methods'.
+      training: The settings of the clients' training, with the methods.
+      memory: The server's memories, by key.
       before: The trainable weights of the round's global model.
-      weights: Those after the server optimiser's step.
-      delta_sum: The sum of w_i - a_i over the clients that trained.
+      weights: The trainable weights after the server optimiser's step.
+      delta_sum: As in `Server`.
       uploads: The summed uploads, by `<method>/<name>`.
       count: The number of clients that trained.
-      hooks: How hooks are called.
+      hooks: Calls the methods' hooks.
 
     Returns:
-      The new memories and weights, and which methods' numbers are not finite.
+      The new memories, the new weights, and the flags `<method>/not_finite`.
     """
     population = training.population
     num_clients: Any = population.num_clients if population else None
@@ -89,7 +89,7 @@ def after_round(
     broken: dict[str, Any] = collections.OrderedDict()
     for method in filter(_acts_at_server, training.methods):
         own = functools.partial(memories.own, method.name, method.server_memory, memory)
-        # Copies of lists and memories, which a hook may change in place.
+        # Copies of lists and memories, because a hook may change them in place.
         server_with = functools.partial(
             _Server,
             before=list(before),
@@ -101,14 +101,14 @@ def after_round(
             num_clients=num_clients,
         )
         changed = _changed_memory(method, server_with(memory=own()), hooks)
-        made: list[Any] = []
-        if method_lib.does(method, "next_model"):
-            server = server_with(memory={**own(), **changed})
-            made = hooks.call(method, "next_model", server)
-            made = contract.check_like(method, "next_model", made, weights)
         keys = memories.keys(method.name, method.server_memory)
         for name, value in changed.items():
             hooks.add(new_memory, keys[name], method, "update_memory", value)
+        made: list[Any] = []
+        if method_lib.does(method, "next_model"):
+            new = memories.own(method.name, method.server_memory, new_memory)
+            made = hooks.call(method, "next_model", server_with(memory=new))
+            made = contract.check_like(method, "next_model", made, weights)
         is_finite = numbers.all_finite([changed, made])
         broken[f"{method.name}/{finishing.NOT_FINITE}"] = tf.logical_not(is_finite)
         weights = made or weights
@@ -118,7 +118,7 @@ def after_round(
 def _changed_memory(
     method: method_lib.Method, server: method_lib.Server, hooks: hooks_lib.Hooks
 ) -> dict[str, Any]:
-    """The memories that `update_memory` returned, by the method's own names."""
+    """Returns the memories that `update_memory` returned, by the method's names."""
     if not method_lib.does(method, "update_memory"):
         return {}
     given, old = hooks.call(method, "update_memory", server), server.old_memory
@@ -132,7 +132,7 @@ def _changed_memory(
 
 
 class _Server(method_lib.Server):
-    """A server that may not know the number of all clients."""
+    """A server with an error for reads of `num_clients` if the number is unknown."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)

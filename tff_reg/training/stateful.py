@@ -28,7 +28,7 @@ class StatefulLearningProcessOutput(NamedTuple):
     Attributes:
       state: The new state, at the server.
       client_states: The clients' new states, in the order of their data.
-      metrics: As of a `tff.learning.templates.LearningProcess`.
+      metrics: As in a `tff.learning.templates.LearningProcess`.
     """
 
     state: Any
@@ -39,26 +39,26 @@ class StatefulLearningProcessOutput(NamedTuple):
 class StatefulLearningProcess(tff.templates.IterativeProcess):
     """A learning process with client state.
 
-    As a `tff.learning.templates.LearningProcess`, except that
+    It is like a `tff.learning.templates.LearningProcess`, except that
     `next(state, client_data, client_states)` takes a list of states beside the list of
     data sets and returns a `StatefulLearningProcessOutput`. The state of a client that
     never took part is `initial_client_state(initialize())`.
 
     Attributes:
-      initial_client_state: From the initial state to the state of a client.
-      get_model_weights: From a state to its `tff.learning.models.ModelWeights`.
-      set_model_weights: From a state and weights to the state with them. After the
-        first round memories do not change: a fresh start is
-        `set_model_weights(initialize(), weights)`, with new client states.
-      get_hparams: From a state to its hyperparameters.
-      set_hparams: From a state and hyperparameters to the state with them.
-      get_all_clients_weights: From a state to the mean of every client's latest model,
-        a `ModelWeights`. Clients that never took part count with the initial weights;
-        variables that are not trainable are the server's. None if the server does not
-        keep the mean.
+      initial_client_state: Initial state -> the state of a client.
+      get_model_weights: State -> its `tff.learning.models.ModelWeights`.
+      set_model_weights: (state, weights) -> the state with these weights. After the
+        first round this keeps the memories; for a fresh start, call
+        `set_model_weights(initialize(), weights)` and make new client states.
+      get_hparams: State -> its hyperparameters.
+      set_hparams: (state, hyperparameters) -> the state with these hyperparameters.
+      get_all_clients_weights: State -> the mean of every client's latest model, a
+        `ModelWeights`. Clients that never took part count with the initial weights;
+        non-trainable variables are the server's. None if the server does not keep the
+        mean.
     """
 
-    # Makes the model of these weights, if `tff_reg.training` built the process.
+    # Makes the model that the weights fit, if `tff_reg.training` built the process.
     model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
@@ -73,7 +73,7 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         set_hparams: tff.Computation,
         get_all_clients_weights: Optional[tff.Computation] = None,
     ):
-        """Keeps the computations; only the first two are placed.
+        """Stores the computations; only the first two have placements.
 
         Args:
           initialize_fn: () -> S at the server.
@@ -101,9 +101,9 @@ class Parts(NamedTuple):
 
     Attributes:
       initial_weights: () -> `ModelWeights`, unplaced.
-      distributor: From the model to the weights that clients receive.
+      distributor: The model's weights -> the weights that clients receive.
       client_work: The clients' half.
-      aggregator: From their updates to one.
+      aggregator: The clients' updates -> one update.
       server: The server's half.
       memories: The methods' memories.
     """
@@ -119,7 +119,7 @@ class Parts(NamedTuple):
 def compose_process(
     parts: Parts, clients_remember: bool
 ) -> Union[StatefulLearningProcess, tff.learning.templates.LearningProcess]:
-    """As `tff.learning.templates.compose_learning_process`, with memories.
+    """Composes a process as TFF's `compose_learning_process` does, with memories.
 
     Args:
       parts: The parts of the process.
@@ -171,7 +171,7 @@ def compose_process(
 
 
 def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any):
-    """A round: the new state, the clients' new memories, and the metrics."""
+    """Runs a round; returns the new state, the clients' new memories, and metrics."""
     weights = state.global_model_weights
     leaving, memories = parts.server.leaving(state.finalizer, weights)
     sent = parts.distributor.next(state.distributor, leaving)
@@ -201,7 +201,7 @@ def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any)
 
 
 def _of_state(parts: Parts, state_type: Any) -> dict[str, tff.Computation]:
-    """The computations of the state that every process has, by name."""
+    """Builds the state's computations that every process has, by name."""
 
     def changed(state: Any, **fields: Any):
         kind = tff.learning.templates.LearningAlgorithmState
@@ -245,7 +245,7 @@ def _of_state(parts: Parts, state_type: Any) -> dict[str, tff.Computation]:
 
 
 def _of_memory(parts: Parts, state_type: Any) -> dict[str, Optional[tff.Computation]]:
-    """The computations of the state that only a stateful process has, by name."""
+    """Builds the state's computations that only a stateful process has, by name."""
 
     @tff.tensorflow.computation(state_type)
     def initial_client_state(state: Any):

@@ -1,4 +1,4 @@
-"""A trial round of two random examples, which shows the needs and mistakes of hooks."""
+"""A trial round with two random examples, to find hooks' needs and mistakes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 def find_needs(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> needs_lib.Needs:
-    """Runs the hooks of a client, eagerly; arguments and errors as of `run`.
+    """Runs a client's hooks eagerly; arguments and errors are those of `run`.
 
     Returns:
       The values that the client's round has to provide.
@@ -46,19 +46,19 @@ def find_needs(
 
 
 def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
-    """Runs all hooks of a round, eagerly.
+    """Runs all hooks of a round eagerly.
 
     Args:
-      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
-      training: What a client does.
+      model_fn: Makes the model, a result of `adaptation.adapt_model_fn`.
+      training: The settings of the clients' training.
 
     Returns:
       The outcome.
 
     Raises:
-      HookError: If a hook fails, returns a wrong value, or is no pure function.
+      HookError: If a hook fails, returns a wrong value, or is not a pure function.
       NetworkNeededError: If a hook needs the network and the model does not show it.
-      ClassifierNeededError: If a hook needs a classifier and the network is none.
+      ClassifierNeededError: If a hook needs a classifier and the network is not one.
     """
     if not training.methods and not training.debug_eager:
         return Outcome(needs_lib.Needs(), None)
@@ -68,7 +68,7 @@ def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> 
 
 
 class _Trial:
-    """A round of one client, which takes one step, and of the server."""
+    """A round of the server and one client with one local step."""
 
     def __init__(
         self, model_fn: Callable[[], Any], training: local_training.LocalTraining
@@ -82,12 +82,11 @@ class _Trial:
             self._server = self._first("server_memory")
             self.output = self._run_client(_TrialRound(self._hooks, training), model)
         for method in training.methods:
-            if not method_lib.does(method, "finish"):
-                _check_all_shared(method)
+            _check_changed(method, self._hooks)
         self.needs = _needs_of(self._hooks, training)
 
     def _first(self, attribute: str) -> dict[str, Any]:
-        """The first memories of all methods."""
+        """Returns the first memories of all methods, by key."""
         first: dict[str, Any] = collections.OrderedDict()
         for method in self._training.methods:
             once, again = (
@@ -130,7 +129,7 @@ class _Trial:
         return trial.finish(visit, progress)
 
     def run_server(self) -> None:
-        """Runs the hooks of the server, after the client's."""
+        """Runs the server's hooks, after the client's hooks."""
         with _eagerly():
             methods, before = self._training.methods, self._weights
             server_hooks.broadcast(methods, self._server, before, self._hooks)
@@ -148,20 +147,25 @@ class _Trial:
             )
 
 
-def _check_all_shared(method: method_lib.Method) -> None:
-    """Refuses client memories of a method without `finish`: they would never change."""
-    for name, declaration in method.client_memory.items():
-        if not memories.declared(declaration).is_shared:
-            raise contract.refuse(
-                method,
-                "client_memory",
-                f"nothing changes the memory {name!r}: return its new value from a hook"
-                " finish, or use server_memory for a constant.",
-            )
+def _check_changed(method: method_lib.Method, hooks: hooks_lib.TrialHooks) -> None:
+    """Refuses own client memories none of which `finish` returns: they never change."""
+    keys = memories.keys(method.name, method.client_memory)
+    own = [
+        name
+        for name, declaration in method.client_memory.items()
+        if not memories.declared(declaration).is_shared
+    ]
+    if own and not any(hooks.has(keys[name], "finish") for name in own):
+        raise contract.refuse(
+            method,
+            "client_memory",
+            f"nothing changes the memory {own[0]!r}: return its new value from finish,"
+            " or use server_memory for a constant.",
+        )
 
 
 def _records() -> bool:
-    """Whether tapes record; an init_scope stops them."""
+    """Whether gradient tapes record; an `init_scope` stops recording."""
     one = tf.constant(1.0)
     with tf.GradientTape() as tape:
         tape.watch(one)
@@ -174,7 +178,7 @@ def _eagerly() -> contextlib.AbstractContextManager[Any]:
 
 
 class _TrialStep(local_step.LocalStep):
-    """A step with a gradient that costs nothing; only terms are differentiated."""
+    """A step with a substitute for the gradient; only terms are differentiated."""
 
     _is_trial = True
 
@@ -192,7 +196,11 @@ class _TrialStep(local_step.LocalStep):
             if all(g is None for g in tape.gradient(term.weighted, weights)):
                 why = "the term reaches no weight, so that it would train nothing."
                 raise contract.refuse(method, "term", why)
-        # Of the weights, so that it shows a random perturbation.
+        is_own = not is_whole and self.has_network and _records()
+        if is_own and all(g is None for g in tape.gradient(of, weights)):
+            why = "its loss reaches no weight, so that it would train nothing."
+            raise contract.refuse(self.rule, "gradient", why)
+        # It depends on the weights, so that a random perturbation changes it.
         return [v + tf.ones_like(v) for v in weights]
 
     def _run_model(self, batch: Any):
@@ -202,7 +210,7 @@ class _TrialStep(local_step.LocalStep):
 
 
 class _TrialRound(local_round.LocalRound):
-    """A round that provides all that hooks may read."""
+    """A client's round that provides every value that hooks may read."""
 
     _step_type = _TrialStep
     _hooks: hooks_lib.TrialHooks

@@ -1,4 +1,4 @@
-"""The client during its round, as each method sees it."""
+"""Each method's view of the client during its round."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Views:
     """Makes the `Local` of each method.
 
     Args:
-      training: What the client does.
+      training: The settings of the client's training.
       is_uniform: Whether all clients have the same weight.
       variables: The trainable variables.
-      in_head: Whether each of them is in the last layer.
-      hooks: How hooks are called.
+      in_head: Whether each variable is in the last layer.
+      hooks: Calls the methods' hooks.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Views:
     def of(
         self, visit: Visit, progress: Progress, is_last: bool = False
     ) -> dict[str, method_lib.Local]:
-        """Makes them.
+        """Makes the `Local` of each method at one point of the training.
 
         Args:
           visit: The client before its training.
-          progress: How far the training is.
-          is_last: Whether it has ended.
+          progress: The progress of the training.
+          is_last: Whether the training has ended.
 
         Returns:
-          What each method sees, by the method's name.
+          Each method's `Local`, by the method's name.
         """
         dtype = self._variables[0].dtype
         size = tf.cast(progress.relative_size, dtype)

@@ -1,1 +1,1 @@
-"""The request for a run, and the value that every setting then has."""
+"""The request for a run, and its resolution to a value for every setting."""

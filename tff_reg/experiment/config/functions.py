@@ -1,4 +1,4 @@
-"""Functions among the settings of a run, as `config.json` records them."""
+"""Digests of the functions among a run's settings, for `config.json`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from tff_reg.lazy import np
 
+# Of more bytes a text has their digest.
+_LONGEST = 10_000
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _HOLDING = (*_CONTAINERS, types.FunctionType, types.MethodType, functools.partial)
@@ -20,10 +22,10 @@ _HOLDING = (*_CONTAINERS, types.FunctionType, types.MethodType, functools.partia
 def described(function: Any) -> str:
     """Returns a text that changes when a function computes something else.
 
-    It is made of what Python compiled, so comments and layout do not count: the
-    function's code and constants, its default arguments, the values that it has from
-    where it was defined, also global ones, and Python's version, on which the code
-    depends. What the function calls is known by its name only.
+    It covers the compiled function, so comments and layout do not count: the bytecode
+    and constants, default arguments, values of closure and global variables, and
+    Python's version, on which the bytecode depends. Functions that it calls are covered
+    by their names only.
 
     >>> from tff_reg.experiment.config import functions
     >>> texts = [functions.described(lambda x, rate=rate: rate) for rate in (0.1, 0.2)]
@@ -34,8 +36,8 @@ def described(function: Any) -> str:
       function: A function, a `functools.partial` or another object that is called.
 
     Returns:
-      Its name, the version and a digest; for another object the name of its class and
-      a digest of its attributes, but of variables and iterators, which change.
+      Its name, Python's version and a digest; for another object the name of its class
+      and a digest of its attributes, except variables and iterators, which change.
     """
     digest = hashlib.sha256(repr(_parts(function, ())).encode()).hexdigest()[:10]
     name = getattr(function, "__name__", type(function).__name__)
@@ -44,11 +46,11 @@ def described(function: Any) -> str:
 
 
 def _parts(value: Any, around: tuple[Any, ...]) -> Any:
-    """What `repr` shows of a value, without addresses in memory.
+    """Returns the content of a value, whose `repr` has no addresses in memory.
 
     Args:
       value: The value.
-      around: What it is in: a function may know itself.
+      around: The values that contain it: a function may refer to itself.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -73,9 +75,12 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, parts(value)))
     changes = isinstance(value, Iterator) or hasattr(value, "assign_add")
+    changes = changes or hasattr(value, "element_spec")  # A data set may not end.
     if hasattr(value, "__array__") and not changes:
         array = np.asarray(value)
         content = array.tolist() if array.dtype.hasobject else array.tobytes()
+        if len(content) > _LONGEST:
+            content = hashlib.sha256(content).hexdigest()
         return [array.dtype.str, array.shape, _parts(content, around)]
     if isinstance(value, Iterable) and not hasattr(value, "shape") and not changes:
         return parts(value)
@@ -84,7 +89,7 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes that say what an object computes; other objects in it do not."""
+    """Returns the attributes that determine a result; other objects are left out."""
     own = getattr(value, "__dict__", {})
     if not hasattr(value, "update_state"):
         return {
@@ -92,8 +97,8 @@ def _attributes(value: Any) -> dict[str, Any]:
             for name, each in own.items()
             if isinstance(each, (*_PLAIN, *_HOLDING)) or hasattr(each, "__array__")
         }
-    # Of a metric of Keras, the rest is its name, which Keras counts on, what it has
-    # seen, and whether it has.
+    # A Keras metric's other attributes are its name, which Keras numbers, its
+    # accumulated values, and whether it is built.
     found = {n: v for n, v in own.items() if isinstance(v, _PLAIN) and "buil" not in n}
     with contextlib.suppress(NotImplementedError):
         found.update(value.get_config())
@@ -103,7 +108,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 def _contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # Of a function that is not defined yet.
+    except ValueError:  # The variable has no value yet.
         return None
 
 
@@ -116,7 +121,7 @@ def _code(code: types.CodeType) -> Any:
 
 
 def _globals_of(code: types.CodeType, known: Mapping[str, Any]) -> list[Any]:
-    """The module's or notebook's values that code names, without what it calls."""
+    """Returns the plain global values, containers and arrays that code names."""
     found = [known[name] for name in code.co_names if name in known]
     found = [
         each
@@ -128,5 +133,5 @@ def _globals_of(code: types.CodeType, known: Mapping[str, Any]) -> list[Any]:
 
 
 def _constant(value: Any) -> Any:
-    """A constant; sets have no order that lasts."""
+    """Returns a constant; a set as a sorted list, since its order is not fixed."""
     return sorted(map(repr, value)) if isinstance(value, frozenset) else value

@@ -17,10 +17,10 @@ _FREE = frozenset(
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings on which a run's numbers depend.
+    """Returns the settings on which a run's numbers depend.
 
-    Left out are where the run is, what is read off it, and who made it. Two runs with
-    the same identity have the same numbers.
+    Settings of files, devices and reports are left out, and the provenance. Two runs
+    with the same identity have the same numbers.
 
     Args:
       values: Settings by name, as in `config.json`.
@@ -32,16 +32,16 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
 def differences(
     first: Mapping[str, Any], second: Mapping[str, Any], but: Container[str] = ()
 ) -> list[str]:
-    """The settings in which two runs are different experiments.
+    """Returns the settings in which two runs are different experiments.
 
     Args:
       first: As for `identity`.
-      second: Likewise.
-      but: What may differ: `seed`, or `total_rounds` of a run that is continued.
+      second: As for `identity`.
+      but: Names that may differ: `seed`, or `total_rounds` of a run that is continued.
 
     Returns:
-      Names, in the order of `second`. What only one of them has is not compared:
-      another version knew nothing of it.
+      Names, in the order of `second`. A setting that only one run has is not compared:
+      the other run is of another version.
     """
     known = identity(first)
     return [
@@ -52,9 +52,9 @@ def differences(
 
 
 def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
-    """The settings in which runs may differ that are the same but for their seed.
+    """Returns the settings that may differ if runs differ only in their seed.
 
-    They are the seed, and the digests of what it decides.
+    They are the seed, and the digests of the data and weights that depend on it.
     """
     if values.get("validation_share") is not None:
         return {"seed", *digests.NAMES}

@@ -20,7 +20,7 @@ from tff_reg.lazy import np, tf
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 
-# What `config.json` says about by whom, where and with what rounds were made, ...
+# Names in `config.json` for the code, machine and versions that made the rounds,
 MAKER = (
     "made_by",
     "clients_run",
@@ -33,9 +33,9 @@ MAKER = (
     "own_sources",
     "plugins",
 )
-# ... who made the rounds before, and whence settings and data are.
+# and for those that made the rounds before a resumption.
 MADE_BEFORE = "made_before"
-# The folders of this package that make no numbers of runs.
+# The folders of this package on which the numbers of runs do not depend.
 _ONLY_LOOKS = ("analysis", "commands")
 NAMES = frozenset((*MAKER, MADE_BEFORE, "settings_from", "data_files"))
 
@@ -48,16 +48,16 @@ def of(config: Mapping[str, Any]) -> dict[str, Any]:
 def made_before(
     config: Mapping[str, Any], maker: Mapping[str, Any], rounds_done: int
 ) -> list[dict[str, Any]]:
-    """Returns the maker of the rounds that a resumed run continues.
+    """Returns the makers of the rounds that a resumed run continues.
 
     Args:
-      config: That of the rounds that are there.
-      maker: Who goes on, from `of`.
-      rounds_done: After how many rounds.
+      config: The config of the rounds already done.
+      maker: The maker of the next rounds, from `of`.
+      rounds_done: Number of rounds already done.
 
     Returns:
-      An entry for each of the others: `rounds`, the first and the last, and what `of`
-      gives.
+      One entry for each other maker: `rounds` (the first and the last), and the result
+      of `of`.
     """
     found = []
     for entry in config.get(MADE_BEFORE, []):
@@ -71,10 +71,10 @@ def made_before(
 
 
 def source_files(package: Any = tff_reg) -> Iterator[pathlib.Path]:
-    """Lists the source files of a package, or of a module by itself.
+    """Yields the source files of a package, or of a single module.
 
     Args:
-      package: It. Of `tff_reg`, without what only looks at numbers.
+      package: The package or module; of `tff_reg`, without analysis and commands.
 
     Yields:
       The files, always in the same order.
@@ -95,7 +95,7 @@ def source_files(package: Any = tff_reg) -> Iterator[pathlib.Path]:
 
 @functools.cache
 def _of_package(name: str) -> str:
-    """The digest of a package's source files as they were at the first call."""
+    """Returns the digest of a package's source files at the first call."""
     digest = hashlib.sha256()
     for path in source_files(sys.modules[name]):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -103,10 +103,10 @@ def _of_package(name: str) -> str:
 
 
 def sources(config: Mapping[str, Any]) -> str:
-    """Computes the digest of the sources that make a run's numbers.
+    """Computes the digest of the sources on which a run's numbers depend.
 
     Args:
-      config: What the run does. The packages of its methods, task and model are among
+      config: The run's config. The packages of its methods, task and model are among
         the sources.
     """
     packages = {"tff_reg"}
@@ -117,13 +117,13 @@ def sources(config: Mapping[str, Any]) -> str:
 
 
 def plugins_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The methods, the task and the model of other people that a run uses.
+    """Returns the third-party methods, task and model that a run uses.
 
     Args:
-      config: What the run does.
+      config: The run's config.
 
     Returns:
-      An entry for each of them: its `kind` and `name`, and what `plugins.origin` gives.
+      One entry for each: its `kind` and `name`, and the result of `plugins.origin`.
     """
     return [
         {"kind": kind, "name": name, **origin}
@@ -133,9 +133,9 @@ def plugins_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _of_others(config: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """(kind, name, value) of the run's methods, and of others' tasks and models."""
+    """Returns (kind, name, value) of the methods and of a third-party task or model."""
     found: list[tuple[str, str, Any]] = []
-    # Of a package that is not installed here, nothing is known.
+    # A package that is not installed here is left out.
     with contextlib.suppress(ValueError):
         for name in catalogue.parse(config.get("process") or "fedavg"):
             found.append(("method", name, catalogue.find(name)))
@@ -150,7 +150,7 @@ def _of_others(config: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def _lane() -> dict[str, Optional[str]]:
-    """The versions of TensorFlow and TFF, which are not loaded for it."""
+    """Returns the versions of TensorFlow and TFF without loading them."""
     found: dict[str, Optional[str]] = {}
     for name in ("tensorflow", "tensorflow_federated"):
         found[name] = None
@@ -160,15 +160,15 @@ def _lane() -> dict[str, Optional[str]]:
 
 
 def makers(config: Mapping[str, Any], *, of_tff_reg: bool = False) -> list[str]:
-    """Says by what code a run's rounds were made, in words.
+    """Describes the code that made a run's rounds.
 
     Args:
-      config: The run's.
+      config: The run's config.
       of_tff_reg: Whether only the sources of tff_reg count, without plugins.
 
     Returns:
-      A phrase for each of those that made a part, if they are not the same; nothing
-      for a config that does not say.
+      One phrase for each distinct code that made a part of the rounds; none if the
+      config does not record it.
     """
     parts = [*config.get(MADE_BEFORE, []), config]
     if of_tff_reg:
@@ -188,11 +188,10 @@ def _in_words(maker: Mapping[str, Any]) -> str:
 
 
 def change(config: Mapping[str, Any]) -> Optional[str]:
-    """Says that a run was made by other code than would go on with it now.
+    """Describes how the code that made a run differs from the present code.
 
     Returns:
-      A line; None where the sources and the versions of TensorFlow and TFF are the
-      same.
+      A line; None if the sources and the versions of TensorFlow and TFF are the same.
     """
     digest = sources(config)
     now = _in_words({"sources": digest, "versions": _lane()})
@@ -232,9 +231,9 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def git_commit() -> Optional[str]:
-    """The commit of the checkout that `tff_reg` is imported from; None if none.
+    """Returns the commit of the checkout that `tff_reg` is imported from, or None.
 
-    `-modified` is added when tracked files differ from it.
+    `-modified` is added if tracked files differ from the commit.
     """
     root = pathlib.Path(tff_reg.__file__).resolve().parent.parent
     if not (root / ".git").exists():

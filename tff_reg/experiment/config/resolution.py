@@ -1,9 +1,9 @@
 """The resolution of a request: a value for every setting.
 
-A value comes from the user, else from the recipe that the user named, else from the
-task, else from whom `settings_of` names, which is the process's first method, else from
-the field itself. What a method of the process cannot be without goes before all but
-the user and a recipe of that method.
+The first of these sources that has a value gives it: the user, the user's recipe, the
+task, the source that `settings_of` names (by default the process's first method), the
+field's default. The settings that a method of the process requires override all sources
+but the user and a recipe of that method.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tff_reg.runtime import ray_cluster
 from tff_reg.settings import SettingError, near_names, settings_of
 from tff_reg.training import aggregator_settings, schedules
 
-# Whose settings `settings_of` can name: those that the task has for comparisons, and
-# those of each process's first method.
+# Values of `settings_of` beside methods: the settings that the task has for
+# comparisons, and those of each process's first method.
 TASK, EACH = "task", "each"
 
 
@@ -34,12 +34,12 @@ def resolve(given: Mapping[str, Any], kind: Any, tasks: Any) -> dict[str, Any]:
     """Finds a value for every setting of a run.
 
     Args:
-      given: The settings that are asked for, by name, strengths among them.
+      given: The given settings by name, strengths included.
       kind: `RunConfig`, which checks the settings of a recipe.
       tasks: The module `tasks`, as for `RunConfig.resolved`.
 
     Returns:
-      All settings by name, strengths among them.
+      All settings by name, strengths included.
 
     Raises:
       SettingError: If a setting is missing or unknown, or two contradict each other.
@@ -48,7 +48,7 @@ def resolve(given: Mapping[str, Any], kind: Any, tasks: Any) -> dict[str, Any]:
 
 
 def _recipe(name: Optional[str], kind: Any, tasks: Any) -> dict[str, Any]:
-    """The checked settings of a recipe; empty if none is named."""
+    """Returns the checked settings of a recipe; empty if none is named."""
     if name is None:
         return {}
     if not hasattr(tasks, "recipes"):
@@ -62,10 +62,10 @@ def _recipe(name: Optional[str], kind: Any, tasks: Any) -> dict[str, Any]:
 
 
 def _check_methods(process: str, known: Collection[str]) -> None:
-    """Checks the classes of a process's methods: their defaults and a run's settings.
+    """Checks the defaults of a process's methods, and the settings that they name.
 
     Raises:
-      SettingError: If a field has no default, or a run has no such setting.
+      SettingError: If a field has no default, or a named setting does not exist.
     """
     for name in catalogue.parse(process) or ("fedavg",):
         cls = catalogue.find(name)
@@ -112,7 +112,7 @@ class _Resolution:
         dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)
         try:
             self._task = tasks.defaults(task)
-        except ValueError as error:  # Another package's that cannot be loaded.
+        except ValueError as error:  # A third-party task that cannot be loaded.
             raise SettingError("task", task, str(error)) from error
         own = {each.name: each for each in strengths_lib.listed(process)}
         known = {*self._values, *own}
@@ -135,14 +135,14 @@ class _Resolution:
         self._values.update((n, chosen[n]) for n in self._given if n in known)
 
     def _of_whom(self, whose: str, process: str) -> dict[str, Any]:
-        """The settings that somebody has, and who that is."""
+        """Returns the settings of a source, with its name as `settings_from`."""
         if whose == TASK:
             values, source = self._task.protocol, f"the task {self._task.name}"
         else:
             whose = process if whose == EACH else whose
             values = catalogue.first(whose).paper_settings
             source = catalogue.settings_from(whose)
-            if not hasattr(values, "source"):  # Of another package: perhaps a few.
+            if not hasattr(values, "source"):  # A third-party method may set only some.
                 values = {**self._task.protocol, **values}
                 source += f" and, where it has none, the task {self._task.name}"
         return {**values, "settings_from": source}
@@ -156,7 +156,7 @@ class _Resolution:
         return {**own, **self._task.override_values()}
 
     def values(self) -> dict[str, Any]:
-        """Returns the resolved config."""
+        """Returns all settings by name, resolved."""
         self._settle_norm()
         self._settle_clients()
         self._settle_partition()
@@ -192,7 +192,7 @@ class _Resolution:
             return
         try:
             norms = model_names.norms_of(self._values["model"])
-        except ValueError as error:  # Another package's that cannot be loaded.
+        except ValueError as error:  # A third-party model that cannot be loaded.
             raise SettingError("model", self._values["model"], str(error)) from error
         if "norm" not in self._given and self._values["norm"] not in norms:
             self._values["norm"] = norms[0]
@@ -294,12 +294,12 @@ class _Resolution:
             values["target_model"] = "server"
 
     def _settle_what_does_not_apply(self) -> None:
-        """Refuses given settings that do not apply; sets other such settings back."""
+        """Refuses given settings that do not apply; resets the others."""
         for each in self._settings:
             why_not = each.why_not_beside(self._values)
             if why_not is None:
                 continue
-            # Nobody is contradicted who switches off what is off.
+            # To switch off a setting that is off anyway is no contradiction.
             if self._given.get(each.name) is not False or each.is_optional:
                 self._refuse(each.name, why_not)
             self._values[each.name] = None if each.is_optional else each.default
@@ -317,7 +317,7 @@ class _Resolution:
         values.update(scale_lib.parse(values["scale"]).settings(values, self._given))
 
     def _settle_schedule(self) -> None:
-        """Makes room for a function of the round."""
+        """Selects the `listed` schedule if the learning rate is a function."""
         if callable(self._values["client_learning_rate"]):
             for name in ("learning_rate_schedule", "client_learning_rates"):
                 why = "leave it out: client_learning_rate is a function of the round."
@@ -325,7 +325,7 @@ class _Resolution:
             self._values["learning_rate_schedule"] = "listed"
 
     def _settle_rates(self) -> None:
-        """Puts the rates of all rounds in the place of a function."""
+        """Replaces a learning-rate function by the rates of all rounds."""
         values = self._values
         rate: Any = values["client_learning_rate"]
         if callable(rate):

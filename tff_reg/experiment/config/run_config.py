@@ -3,9 +3,9 @@
     config = RunConfig(process="fedalign", seed=1, strengths={"fedalign_strength": 0.3})
     config.resolved().client_learning_rate
 
-`resolution` says where a value comes from that is not given. From the fields follow the
-flags of commands and their help, and `config.json`. This module needs no TensorFlow: a
-run that cannot be is refused before anything is loaded.
+`resolution` documents the sources of values that are not given. The flags of commands,
+their help and `config.json` are made from the fields. This module needs no TensorFlow:
+an invalid run is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tff_reg.settings import (
 )
 from tff_reg.training import aggregator_settings, process_settings
 
-# Headings of a help, in their order.
+# Headings of the help, in their order.
 FILES = "Evaluation and files"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
-# Those on which a run's numbers do not depend.
+# Settings on which a run's numbers do not depend.
 _read_off = functools.partial(_of_files, tags=(process_settings.FREE,))
 _GROUPS = (
     task_settings.WHAT,
@@ -53,9 +53,9 @@ _GROUPS = (
     strengths_lib.GROUP,
 )
 
-# Tag: it stands for other settings, which a run has in its place.
+# Tag of settings that are replaced by other settings when a run is resolved.
 SHORTHAND = "shorthand"
-# What `settings_of` can be beside a method.
+# Values of `settings_of` beside methods.
 TASK, EACH = resolution.TASK, resolution.EACH
 
 
@@ -74,7 +74,7 @@ class RunConfig(
 
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
-      settings_from: The source of the settings that nobody gave, once it is resolved.
+      settings_from: The source of the settings that are not given; set when resolved.
     """
 
     process: str = _of_what(
@@ -201,7 +201,7 @@ class RunConfig(
                 " there, and its file in plugin.",
             )
         for name, value in values.items():
-            # Of a function of the round, 1, 2, ...: `resolution` calls it.
+            # A function of the round (1, 2, ...) is not checked: `resolution` calls it.
             is_schedule = name == "client_learning_rate" and callable(value)
             if value is not None and not is_schedule:
                 known[name].check(value)
@@ -223,7 +223,7 @@ class RunConfig(
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):
-        """Makes a config of settings by name, strengths among them.
+        """Makes a config from settings by name, strengths included.
 
         Raises:
           SettingError: If there is no such setting, or a value is not allowed.
@@ -247,11 +247,10 @@ class RunConfig(
             `recipes` if there are any.
 
         Returns:
-          The config. The settings of `recipe` stand in its place, without those that
-          have no meaning beside the others: an alpha of another partition, strengths of
-          methods that are not part of the process. `participation` has become
-          `clients_per_round`; what does not apply, such as a `max_gradient_norm` of 0,
-          is None.
+          The config. `recipe` is replaced by its settings, except for those that do not
+          apply: an alpha of another partition, strengths of methods that are not part
+          of the process. `participation` is replaced by `clients_per_round`; a setting
+          that is off, such as a `max_gradient_norm` of 0, is None.
 
         Raises:
           SettingError: If there is no process, no such task or recipe, or two settings
@@ -264,7 +263,7 @@ class ResolvedConfig(RunConfig):
     """The settings of a run, all of them resolved; None for a setting that is off."""
 
     def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
-        """Itself."""
+        """Returns itself."""
         del tasks
         return self
 
@@ -274,11 +273,11 @@ class ResolvedConfig(RunConfig):
         return self.build_methods(self.process, self.strengths)
 
     def part(self, kind: type) -> dict[str, Any]:
-        """The settings that a class of settings has, by name."""
+        """Returns the values of the settings that a class declares, by name."""
         return {each.name: getattr(self, each.name) for each in settings_of(kind)}
 
     def dump(self) -> dict[str, Any]:
-        """JSON values by name, strengths among them, as `config.json` has them."""
+        """Returns JSON values by name, strengths included, as in `config.json`."""
         values = {
             each.name: getattr(self, each.name)
             for each in _by_heading()
@@ -295,10 +294,10 @@ class ResolvedConfig(RunConfig):
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> ResolvedConfig:
-        """The inverse of `dump`, of what `config.json` holds.
+        """Makes a config from the values in `config.json`; the inverse of `dump`.
 
-        What is no setting is left out; a setting that an older version did not have is
-        the default.
+        Values that are no settings are left out; settings that an older version did not
+        have get their defaults.
 
         Raises:
           SettingError: If the values are not a run's.
@@ -313,12 +312,12 @@ class ResolvedConfig(RunConfig):
 
 
 def listed(process: Optional[str] = None) -> list[Setting]:
-    """All settings, heading by heading, required ones first.
+    """Returns all settings, heading by heading, required ones first.
 
-    The strengths of the process's methods are the last; of all methods, if None.
+    The strengths of the process's methods come last; of all methods, if None.
 
     Raises:
-      UnknownProcessError: If the name is not one.
+      UnknownProcessError: If there is no such process.
     """
     return [*_by_heading(), *strengths_lib.listed(process)]
 
@@ -331,9 +330,9 @@ def _by_heading() -> list[Setting]:
 
 
 def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a `config.json` as this version writes them.
+    """Returns the values of a `config.json` in the format of this version.
 
-    An older version wrote lists as texts such as `500,1000`.
+    Older versions wrote lists as texts such as `500,1000`.
     """
     known = {each.name: each for each in listed() if each.is_tuple}
     lists = {

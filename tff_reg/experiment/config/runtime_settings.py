@@ -13,10 +13,10 @@ from tff_reg import runtime as runtime_lib
 from tff_reg.settings import setting
 from tff_reg.training import process_settings
 
-# Heading of a help.
+# Heading of the help.
 WHERE = "Where clients run"
 _of_where = functools.partial(setting, group=WHERE)
-# Those on which a run's numbers do not depend.
+# Settings on which a run's numbers do not depend.
 _of_machine = functools.partial(_of_where, tags=(process_settings.FREE,))
 _RAY = {"runtime": ("ray",)}
 _DEFAULTS = runtime_lib.Options

@@ -1,9 +1,9 @@
-"""A run in small: what `scale` makes of rounds, clients, epochs and data.
+"""Scaling down a run: the effect of `scale` on rounds, clients, epochs and data.
 
-A fraction keeps a run's shape: so many rounds, clients, local epochs and examples of
-what the other settings say, rounded and at least one, hence the same examples a client.
-`tiny` is the least that still does everything once: a round of two clients that take a
-few steps each, but for what somebody gave. No TensorFlow here.
+A fraction multiplies the rounds, clients, local epochs and examples of the other
+settings, rounded and at least one; the examples per client stay the same. `tiny` is a
+smoke test that does everything once: a round of two clients with a few steps each,
+except for settings that are given. This module needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tff_reg.settings import SettingError
 
 TINY = "tiny"
 
-# The most that `tiny` leaves of each. 12 examples a client are more than the 10 that
-# some partitions promise everybody, and in batches of 4 they make three steps.
+# The largest values of `tiny`. 12 examples per client are more than the minimum of 10
+# that some partitions guarantee, and in batches of 4 they make three steps.
 TINY_MOST = {
     "total_rounds": 1,
     "num_clients": 4,
@@ -46,7 +46,7 @@ class Scale:
 
         Args:
           name: A setting that is scaled, or 'train_examples' or 'test_examples'.
-          value: The whole, at least 1.
+          value: The unscaled number, at least 1.
         """
         if self.fraction is None:
             return min(value, TINY_MOST[name])
@@ -60,12 +60,12 @@ class Scale:
         """Returns the scaled settings of a run.
 
         Args:
-          values: All of them, by name.
-          given: The names of those that somebody gave: 'tiny' leaves them as they are.
+          values: All settings by name.
+          given: The names of given settings, which 'tiny' leaves as they are.
 
         Returns:
-          New values by name. The clients of the partition `domain` stay as many as
-          they are, since each domain has its own.
+          New values by name. The partition `domain` keeps its number of clients, since
+          each domain has its own clients.
         """
         scaled = [name for name in TINY_MOST if name not in _OF_DATA]
         left = {name: self(name, values[name]) for name in scaled}
@@ -81,7 +81,7 @@ class Scale:
 
 
 def parse(text: str) -> Scale:
-    """Reads the setting.
+    """Parses the value of the setting `scale`.
 
     Args:
       text: 'tiny', or a number above 0 and of at most 1.

@@ -1,4 +1,4 @@
-"""A run's methods and their strengths, among its settings: which there are, checks."""
+"""The strengths of methods among the settings of a run: lists and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUP = "Hyperparameters of the methods"
 
 
 def listed(process: Optional[str] = None) -> tuple[Setting, ...]:
-    """The strengths of a process's methods; of all methods, if None."""
+    """Returns the strengths of a process's methods; of all methods, if None."""
     return tuple(
         dataclasses.replace(each.setting, name=each.flag, group=GROUP)
         for each in catalogue.strengths(process)
@@ -25,13 +25,13 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     """Checks strengths, of any method.
 
     Args:
-      strengths: By name; None for strengths that are not given.
+      strengths: Values by name; None for strengths that are not given.
 
     Returns:
-      Those that are given, as their settings have them.
+      The given strengths, converted to their types.
 
     Raises:
-      SettingError: If there is no such strength, or it cannot have the value.
+      SettingError: If there is no such strength, or its value is not allowed.
     """
     if not isinstance(strengths, Mapping):
         why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
@@ -56,21 +56,21 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _methods() -> dict[str, str]:
-    """The names of the methods by their strengths'."""
+    """Returns the name of the method of each strength, by the strength's name."""
     return {each.flag: each.method for each in catalogue.strengths()}
 
 
 def owned(strengths: Mapping[str, Any], process: str) -> dict[str, Any]:
-    """Those of the strengths that are of methods of the process."""
+    """Returns the strengths that belong to methods of the process."""
     own = {each.name for each in listed(process)}
     return {name: value for name, value in strengths.items() if name in own}
 
 
 def check_owned(strengths: Mapping[str, Any], processes: Sequence[str]) -> None:
-    """Checks that strengths are of methods of some of the processes.
+    """Checks that each strength belongs to a method of one of the processes.
 
     Raises:
-      SettingError: If one is not.
+      SettingError: If one does not.
     """
     for name, value in strengths.items():
         if not any(owned({name: value}, process) for process in processes):
@@ -94,7 +94,7 @@ def add_files(files: Optional[Sequence[str]]) -> None:
 
 
 def process_name(text: str) -> str:
-    """A process's name as runs have it: without `fedavg`, which adds nothing.
+    """Returns a process's canonical name: without `fedavg`, which adds nothing.
 
     Raises:
       SettingError: If it is no process.

@@ -14,15 +14,15 @@ from tff_reg.models import names
 from tff_reg.settings import check, setting
 from tff_reg.training import process_settings
 
-# Headings of a help.
+# Headings of the help.
 WHAT = "What to run"
 DATA = "Data and model"
 _of_data = functools.partial(setting, group=DATA)
 
-# The task of arrays that were given from Python, in `config.json`.
+# Name in `config.json` of the task of arrays that were given from Python.
 OWN_DATA = "own_data"
 
-# Tag: not all tasks have it.
+# Tag of settings that not all tasks have.
 OPTION = "option of tasks"
 
 
@@ -30,8 +30,8 @@ OPTION = "option of tasks"
 class TaskSettings(process_settings.PopulationSettings):
     """The settings of a task.
 
-    Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own;
-    so are `pixel_mean` and `pixel_std` where they are empty.
+    None for `model`, `norm`, `augmentation` or `image_size`, and an empty `pixel_mean`
+    or `pixel_std`, stand for the task's own value.
     """
 
     task: str = setting("digits", group=WHAT, help="data set and model")
@@ -116,7 +116,7 @@ class TaskSettings(process_settings.PopulationSettings):
     )
 
     def __post_init__(self):
-        """Checks all of them.
+        """Checks all settings.
 
         Raises:
           SettingError: If a value is not allowed.

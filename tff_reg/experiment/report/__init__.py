@@ -1,1 +1,1 @@
-"""Reading finished runs: their models, their numbers, tables and pictures of them."""
+"""Finished runs: reading their models and numbers, making tables and figures."""

@@ -1,14 +1,14 @@
-"""Finished runs side by side: the table and the figure that a paper would have.
+"""The comparison of finished runs: tables and figures for a paper.
 
-    table.csv    a row a method, shares and means at full precision
-    table.md     the same in percent, mean and deviation, the best in bold where all
+    table.csv    one row per method, at full precision; accuracies are 0 to 1
+    table.md     the same in percent, mean and deviation, the best in bold if all runs
                  have one protocol; table.tex has it for LaTeX (booktabs)
     curves.png   test accuracy by round, also as curves.pdf
-    curves.csv   its numbers: a row a method and round
-    compute.png  by what a client computed, with the column of MFLOPs; and compute.pdf
+    curves.csv   its numbers: one row per method and round
+    compute.png  by a client's multiply-adds, with the column mflops; and compute.pdf
 
-Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
-directories may be asked for (FedAlign's Tables 1 and 5).
+Optional columns show the results of `bin/analyze hessian` and `bin/analyze cost` in the
+runs' directories (FedAlign's Tables 1 and 5).
 
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
 """
@@ -56,24 +56,24 @@ def compare(
     """Compares finished runs and writes their table and their curves.
 
     Args:
-      runs: Directories of runs, to be grouped by their process; or directories by the
-        name that the table has for them. The runs of a group differ in their seed.
+      runs: Directories of runs, which are grouped by process; or directories by the
+        name of their row. The runs of a group differ only in their seed.
       output_dir: Directory of the files; made if it is not there.
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) whose first round gets a column.
-      target_measure: As in `RunConfig`; None for what each run's config says.
-      target_model: Likewise.
-      columns: Columns of `table.md`, of `table.COLUMNS`; empty for the usual ones.
-      weights: The weights of which the Hessian's eigenvalue and trace are.
-      tuned: What came of tuning groups, by the groups' names.
-      missing: Runs that have not finished: they are named, and nothing is in bold.
+      target_measure: As in `RunConfig`; None for the value in each run's config.
+      target_model: As in `RunConfig`; None for the value in each run's config.
+      columns: Columns of `table.md`, of `table.COLUMNS`; empty for the default columns.
+      weights: The weights at which the Hessian's eigenvalue and trace are measured.
+      tuned: The results of tuning, by group name.
+      missing: Names of unfinished runs, which the notes list; nothing is in bold then.
 
     Returns:
       The rows of `table.csv`, numbers by column; None for an empty cell.
 
     Raises:
       ComparisonError: If there is no run, one is not finished, runs of a group differ,
-        or one was not analysed or measured as a column needs it.
+        or a run lacks an analysis or a measurement that a column needs.
       SettingError: If an argument is not allowed, or `output_dir` is not writable.
       DirectoryError: If a directory is not a run's.
     """
@@ -104,7 +104,7 @@ def tabulate(
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
 ) -> table_lib.Table:
-    """The table of `compare`, which takes the same arguments; writes nothing."""
+    """Makes the table of `compare`, with the same arguments, and writes nothing."""
     measures = {"target_measure": target_measure, "target_model": target_model}
     asked = RunConfig.of(
         {
@@ -146,13 +146,18 @@ def write(table: table_lib.Table, output_dir: files.PathLike) -> None:
 def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:
     return protocol_lib.of(
         {
-            name: [
-                {**run.config, "total_rounds": run.summary["rounds"]} for run in group
-            ]
+            name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
             for name, group in groups.items()
         },
         chosen={name for each in tuned.values() for name in each.settings},
     )
+
+
+def _rounds(run: finished_runs.Run) -> Any:
+    """The rounds of a run; of how many, if its learning rates depend on that."""
+    done, total = run.summary["rounds"], run.config.get("total_rounds")
+    is_cosine = run.config.get("learning_rate_schedule") == "cosine"
+    return f"{done} of {total}" if is_cosine and done != total else done
 
 
 def _groups(
@@ -214,12 +219,12 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
 
 
 def curves_of(table: table_lib.Table) -> list[curves.Curve]:
-    """Test accuracy by round, of each group that was evaluated."""
+    """Returns test accuracy by round for each group that was evaluated."""
     return _curves(table.groups, lambda run, round_num: round_num)
 
 
 def texts(table: table_lib.Table) -> dict[str, str]:
-    """Returns the texts above and below the picture of a table."""
+    """Returns the title, subtitle and note of the figures of a table."""
     numbers = [len(group) for group in table.groups.values()]
     subtitle = "one seed"
     if max(numbers) > 1:
@@ -253,7 +258,7 @@ def _write_curves(directory: pathlib.Path, table: table_lib.Table) -> None:
 
 
 def _write_compute(path: pathlib.Path, table: table_lib.Table) -> None:
-    """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
+    """Draws accuracy by a client's multiply-adds, as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
     found = []
     if all(STEP in run.analyses and run.examples for run in runs):
@@ -269,7 +274,7 @@ def _curves(
     groups: Groups,
     place: Callable[[finished_runs.Run, int], float],
 ) -> list[curves.Curve]:
-    """The groups' curves, but of those that were never evaluated."""
+    """Returns the curves of the groups that were evaluated."""
     found = []
     for name, group in groups.items():
         rounds = sorted(set.intersection(*(set(run.accuracies) for run in group)))
@@ -291,7 +296,7 @@ def _write_picture(
     across: str,
 ) -> None:
     if not drawn:
-        # An old picture would be of other runs.
+        # An old figure would show other runs.
         files.delete(path)
         files.delete(path.with_suffix(".pdf"))
         return

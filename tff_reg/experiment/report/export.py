@@ -1,4 +1,4 @@
-"""Writes a trained model for others: a Keras file or a SavedModel, and its labels."""
+"""Exports a trained model as a Keras file or a SavedModel, with its class names."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ ExportError = as_keras.ExportError
 
 FORMATS = ("keras", "saved_model")
 METADATA = "metadata.json"
-# How far outputs may be from those of the run's own model, relative to the largest.
+# Tolerance of the exported model's outputs, relative to the run's largest output.
 _TOLERANCE = 1e-4
 
 
 def export(run: TrainedRun, format: str, output: files.PathLike) -> pathlib.Path:
-    """Writes a run's server model and what its outputs mean.
+    """Writes a run's model and the metadata of its outputs.
 
-    Beside a `.keras` file F there is F.metadata.json, in a SavedModel's directory
-    metadata.json: `class_names` in the order of the outputs, input, run.
+    The metadata (`class_names` in the order of the outputs, input, run) are in
+    F.metadata.json for a `.keras` file F, in metadata.json in a SavedModel's directory.
 
     Args:
       run: The run.
       format: `keras`, one file in Keras's format, or `saved_model`, a directory that
         `tf.saved_model.load` reads.
-      output: The file, its name ending in `.keras`, or the directory. Either must not
-        be there yet.
+      output: The file, its name ending in `.keras`, or the directory. It must not exist
+        yet.
 
     Returns:
       The path of the metadata.
 
     Raises:
-      ExportError: If the format or the path is not fit, or the model that is loaded
-        again predicts something else than the run's.
+      SettingError: If the format or the path is not allowed.
+      ExportError: If the re-loaded model's predictions differ from the run's model's.
     """
     output = check(format, output)
     images, _ = run.task.test_arrays()
@@ -69,7 +69,7 @@ def export(run: TrainedRun, format: str, output: files.PathLike) -> pathlib.Path
 
 
 def _written(model: Any, format: str, path: pathlib.Path, images: np.ndarray) -> Any:
-    """Writes a model; returns the predictions of the model that is loaded again."""
+    """Writes a model; returns the predictions of the re-loaded model."""
     library = models.keras_calls.keras_of(model)
     if format == "keras":
         model.save(path)
@@ -95,7 +95,7 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
     """Checks that a model can be written to a path in a format.
 
     Raises:
-      SettingError: If not.
+      SettingError: If it cannot.
     """
     output = pathlib.Path(output)
     if format not in FORMATS:
@@ -130,7 +130,7 @@ def _metadata(
 
 
 def _kind_of(found: np.ndarray, expected: np.ndarray) -> str:
-    """Returns the expected output of a model: logits, or their softmax."""
+    """Returns whether the found outputs are the expected logits or their softmax."""
     softmax = np.asarray(tf.nn.softmax(expected))
     errors = []
     for kind, wanted in (

@@ -1,4 +1,4 @@
-"""A finished run as it is on the disk: its summary, its accuracies, its analyses.
+"""A finished run read from the disk: its summary, its accuracies, its analyses.
 
 Nothing is written to the run's directory.
 """
@@ -21,9 +21,9 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.settings import Setting
 
-# Of `hessian.csv`, with their heads in a table: of the weights that are looked at ...
+# Quantities of `hessian.csv`, with their headings in a table: of the analysed weights,
 FLATNESS_COLUMNS = {"lambda_max": "lambda_max (in magnitude)", "trace": "H_T"}
-# ... and of the clients' models, which go on from the server's.
+# and of the clients' models after one more round of training from the server's.
 CLIENTS_COLUMNS = {
     "h_n": "H_N",
     "h_d": "H_D",
@@ -34,13 +34,13 @@ CLIENTS_COLUMNS = {
     "gradient_agreement": "gradient cosine",
 }
 HESSIAN_COLUMNS = {**FLATNESS_COLUMNS, **CLIENTS_COLUMNS}
-# Of `cost.csv`, with their heads and the names that they have there.
+# Columns from `cost.csv`, with their headings and their names in that file.
 COST_COLUMNS = {
     "mflops": ("MFLOPs", "forward_mflops"),
     "rest_mflops": ("other MFLOPs", "forward_rest_mflops"),
     "params": ("params (M)", "stored_params_m"),
 }
-# Which weights of a run are looked at.
+# The weights of a run that are analysed.
 WEIGHTS = Setting(
     "weights",
     str,
@@ -50,12 +50,12 @@ WEIGHTS = Setting(
     " (best)",
     choices=trained.WEIGHTS,
 )
-# Among what a run's analyses say: how they were made.
+# Key among the results of a run's analyses: the settings of the analyses.
 HOW = "settings"
-# And the multiply-adds of a training step for one example, in 10^6.
+# Key: the multiply-adds of a training step per example, in 10^6.
 STEP = "step"
 _STEP_PARTS = ("forward_mflops", "forward_rest_mflops", "backward_mflops")
-# Of which an analysis may have more than is asked for.
+# Settings that may be larger in an analysis than required.
 _AT_LEAST = ("eigenvalues", "density_samples", "clients")
 
 
@@ -69,13 +69,13 @@ class Run:
 
     Attributes:
       path: Its directory.
-      config: What its `config.json` says.
-      summary: What `summary.json` would, with the rounds and targets asked for.
-      accuracies: Test accuracy, a share, by the rounds that were evaluated.
-      all_clients: The same of the mean of all clients' last models.
-      examples: Examples that a client of a round has trained on since the first, by
-        round; empty where that is not known.
-      analyses: What was asked for of the run's analyses, by column.
+      config: The values of its `config.json`.
+      summary: The values of `summary.json`, with the requested rounds and targets.
+      accuracies: Test accuracy (0 to 1) by evaluated round.
+      all_clients: Test accuracy of the mean of all clients' last models, by round.
+      examples: Training examples per client of a cohort, accumulated since the first
+        round, by round; empty if they are not known.
+      analyses: The requested results of the run's analyses, by column.
     """
 
     path: pathlib.Path
@@ -97,12 +97,12 @@ def read(
 
     Args:
       path: Its directory.
-      wanted: Rounds and targets, as of `summary.of_finished_run`.
-      columns: Of the run's analyses: names of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
-      weights: The weights of the Hessian; clients' figures are of the server's.
+      wanted: Rounds and targets, as for `summary.of_finished_run`.
+      columns: Columns of the analyses, of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
+      weights: The weights of `FLATNESS_COLUMNS`; `CLIENTS_COLUMNS` are of the server's.
 
     Raises:
-      ComparisonError: If it is not finished, or was not analysed as a column needs it.
+      ComparisonError: If it is not finished, or lacks an analysis that a column needs.
       DirectoryError: If the directory is not a run's.
     """
     directory = directory_lib.RunDirectory(path)
@@ -129,16 +129,16 @@ def is_analysed(
     weights: str = WEIGHTS.default,
     settings: Mapping[str, Any] = {},
 ) -> bool:
-    """Whether a finished run's analyses have what columns need.
+    """Returns whether a finished run's analyses have the results that columns need.
 
     Args:
       path: The run's directory.
       columns: As for `read`.
       weights: As for `read`.
-      settings: How its Hessian has to be measured, by setting of `bin/analyze hessian`.
+      settings: Required settings of `bin/analyze hessian`, by name.
 
     Returns:
-      Whether they have it, or more of it.
+      Whether they have them, with these settings or larger numbers of samples.
     """
     try:
         made = read(path, {}, columns, weights).analyses.get(HOW, {})
@@ -148,7 +148,7 @@ def is_analysed(
             else made.get(name, value) == value
             for name, value in settings.items()
         )
-    except (ComparisonError, TypeError):  # Of a file that somebody has changed.
+    except (ComparisonError, TypeError):  # TypeError: the file was changed by hand.
         return False
 
 
@@ -167,7 +167,7 @@ def _examples(
     table: metrics.MetricsTable, config: Mapping[str, Any]
 ) -> dict[int, float]:
     rows = table.rows()
-    # With a sample_fn rounds have any number of clients.
+    # With a sample_fn the number of clients per round is not known.
     is_counted = rows and metrics.NUM_EXAMPLES in rows[0]
     if not is_counted or config.get("sample_fn"):
         return {}

@@ -1,8 +1,8 @@
 """The protocol of compared runs: common settings, differences, own settings.
 
 Methods are compared under one protocol: the same data, rounds, clients and optimisers
-for all. A method's own are its strengths and what it cannot be without, such as FedAdam
-its server's Adam.
+for all. A method's own settings are its strengths and the settings that it requires,
+such as FedAdam's server optimiser.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tff_reg.methods import catalogue
 from tff_reg.settings import as_text, settings_of
 
 _WIDTH = 88
-# What is only read off a run, or is a name for it.
+# Settings that name a run, or only add evaluations and files.
 _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
 _SETTINGS = tuple(
     each.name
@@ -28,8 +28,8 @@ _SETTINGS = tuple(
     and config_lib.SHORTHAND not in each.tags
     and each.name not in _NO_PART
 )
-# What a config records, as a digest, of the user's own function and model.
-_RECORDED = ("sample_fn", "keras_model")
+# Names in a config of the digests of the user's own functions and model.
+_RECORDED = ("sample_fn", "client_dataset_fn", "evaluate", "keras_model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Protocol:
     """The settings of compared runs, sorted into common, own and different ones.
 
     Attributes:
-      shared: What all have in common, in words.
-      source: Whose settings these are; empty where the runs' are not the same's.
-      own: What is each one's own, in words, by its name.
-      differences: What else differs, the seeds among it: values by name, by setting.
-        There are none under one protocol.
-      unknown: The settings that are not known of some of them, by their names; there
-        are none under one protocol, since what is not known may differ.
+      shared: The common settings, in words.
+      source: The source of settings that are not given; empty if runs have several.
+      own: Each group's own settings, in words, by its name.
+      differences: Other differences, seeds included: values by group, by setting. Empty
+        under one protocol.
+      unknown: Settings that a group's config does not record, by the group's name.
+        Empty under one protocol, since an unknown setting may differ.
     """
 
     shared: str
@@ -74,7 +74,7 @@ class Protocol:
         return " ".join(texts)
 
     def lines(self) -> list[str]:
-        """The whole protocol, in lines of at most 88 characters where words allow."""
+        """Returns the whole protocol in lines of at most 88 characters."""
         texts = [self.in_short()]
         texts += [f"- {name}'s own: {text}" for name, text in self.own.items() if text]
         return [
@@ -104,13 +104,13 @@ def of(
     """Returns the protocol of runs.
 
     Args:
-      groups: Configs, JSON values by name, of runs that differ in their seed alone, by
-        the name that a comparison has for them.
-      chosen: Settings that were chosen for each of them by tuning.
+      groups: By group name, the configs (JSON values by name) of runs that differ only
+        in their seed.
+      chosen: Settings that tuning chose for each group.
 
     Returns:
-      It. A setting that a config does not have, as those of older versions and of
-      processes of other people's, is unknown.
+      The protocol. A setting that a config lacks, as configs of older versions and of
+      third-party processes may, is unknown.
     """
     firsts = {name: configs[0] for name, configs in groups.items()}
     owned = {name: _brought(config) for name, config in firsts.items()}
@@ -158,7 +158,7 @@ def of(
 def _of_data(
     groups: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, dict[str, Any]]:
-    """The data in which runs differ; where a seed decides them, within each seed."""
+    """Returns the digests of data that differ; within a seed if they depend on it."""
     found = {}
     for name, words in digests.NAMES.items():
         of_seed: dict[Any, dict[str, str]] = {}
@@ -175,10 +175,10 @@ def _of_data(
 
 
 def _brought(config: Mapping[str, Any]) -> set[str]:
-    """The settings that are a run's method's own."""
+    """Returns the names of the settings that a run's methods require."""
     try:
         return set(catalogue.required_settings(config.get("process", "fedavg"), config))
-    except ValueError:  # Of a package that is not installed here.
+    except ValueError:  # A method's package is not installed here.
         return set()
 
 
@@ -205,14 +205,14 @@ def _own(
 
 
 def asked(common: config_lib.RunConfig) -> config_lib.RunConfig:
-    """Returns the request of compared runs, with one protocol for all of them.
+    """Returns the request for compared runs, with one protocol for all of them.
 
     Args:
-      common: What is asked of all; the task's settings count where it names neither a
-        recipe nor whose settings they are.
+      common: The request for all runs. If it has neither `recipe` nor `settings_of`,
+        the task's settings apply.
 
     Returns:
-      It, with whose settings count.
+      The request, with one of the two.
     """
     if common.recipe is not None or common.settings_of is not None:
         return common

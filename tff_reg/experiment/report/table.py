@@ -32,7 +32,7 @@ from tff_reg.experiment.rounds import (
 from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
-# By the name of a column, its head in `table.md` and its key in `table.csv`.
+# For each column's name, its heading in `table.md` and its key in `table.csv`.
 _SHARES = {
     "accuracy": ("accuracy (%)", "accuracy"),
     "best": ("best (%)", "best_accuracy"),
@@ -69,10 +69,10 @@ class Table:
       rounds: The rounds that get a column.
       targets: The accuracies that get a column.
       columns: Names of `COLUMNS`; empty for the accuracies and seconds.
-      weights: Of which weights the Hessian is.
-      reaching: What has to reach a target, in words.
-      protocol: What the runs have in common.
-      tuned: What came of tuning groups, by their names.
+      weights: The weights at which the Hessian was measured.
+      reaching: The measure that has to reach a target, in words.
+      protocol: The protocol of the runs.
+      tuned: The results of tuning, by group name.
       missing: Names of runs that have not finished.
     """
 
@@ -87,7 +87,7 @@ class Table:
     missing: Sequence[str]
 
     def rows(self) -> list[Row]:
-        """The rows of `table.csv`."""
+        """Returns the rows of `table.csv`."""
         return [
             {
                 **_row(name, group, self.rounds, self.targets),
@@ -105,13 +105,13 @@ class Table:
         return [group[0].summary["rounds"] for group in self.groups.values()]
 
     def markdown(self) -> str:
-        """The text of `table.md`."""
+        """Returns the text of `table.md`."""
         cells = self._cells()
         lines = [*tables.to_markdown(cells), "", *self._below(cells)]
         return "\n".join([*lines, "", *self.protocol.lines(), ""])
 
     def latex(self) -> str:
-        """The text of `table.tex`: the same cells, what stands below as comments."""
+        """Returns the text of `table.tex`: the same cells, the rest as comments."""
         cells = self._cells()
         below = "\n".join([*self._below(cells), *self.protocol.lines()])
         comments = [f"% {line}".rstrip() for line in below.splitlines()]
@@ -119,14 +119,14 @@ class Table:
         return "\n".join([head, *tables.to_latex(cells), *comments, ""])
 
     def _below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
-        """The caption and the notes, in lines."""
+        """Returns the caption and the notes, wrapped."""
         columns = self.columns or _usual(self.rows())
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [self._caption(columns, has_bold), *([CAPTION] if self.tuned else [])]
         return [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
 
     def _cells(self) -> dict[str, Sequence[str]]:
-        """The cells of `table.md` and `table.tex`, column by column."""
+        """Returns the cells of `table.md` and `table.tex`, column by column."""
         rows = self.rows()
         columns = self.columns or _usual(rows)
         cells: dict[str, Sequence[str]] = {
@@ -294,20 +294,20 @@ def _row(
 
 
 def mean(values: Sequence[Optional[float]]) -> Optional[float]:
-    """The mean; None if one of the values is."""
+    """Returns the mean; None if one of the values is None."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
-    """The sample deviation (n - 1); None for one value, or if one of them is None."""
+    """Returns the sample deviation (n - 1); None for one value, or if one is None."""
     known = [value for value in values if value is not None]
     is_whole = len(known) == len(values) >= 2
     return statistics.stdev(known) if is_whole else None
 
 
 def _usual(rows: Sequence[Row]) -> list[str]:
-    """The columns of who asks for none."""
+    """Returns the default columns."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
     return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
 
@@ -324,9 +324,9 @@ def _numbers(rows: Sequence[Row], name: str) -> list[str]:
 
 
 def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
-    """Means in percent, with deviations where there are any; the highest in bold.
+    """Returns means in percent, with deviations if there are any; the highest in bold.
 
-    What ended with numbers that are not finite is never the best.
+    A row with a run that ended with non-finite numbers is never the best.
     """
     shown = [_percent(row[f"{name}_mean"]) for row in rows]
     measured = [
@@ -355,7 +355,7 @@ def _percent(share: Any) -> str:
 def _rounds_to(
     rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
 ) -> list[str]:
-    """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
+    """Returns mean numbers of rounds, the lowest in bold; `25+` if 25 were too few."""
     means = [row[f"rounds_to_{target}_mean"] for row in rows]
     reached = [
         number
@@ -375,7 +375,7 @@ def _rounds_to(
 
 
 def accuracy(groups: Groups) -> str:
-    """Returns the task and the examples that the accuracies were measured on."""
+    """Returns the description of the accuracies, such as `Test accuracy on digits`."""
     runs = [run for group in groups.values() for run in group]
     tasks = {run.summary["task"] for run in runs}
     (task,) = tasks if len(tasks) == 1 else (None,)
@@ -406,6 +406,6 @@ def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
 
 
 def span(numbers: Sequence[int]) -> str:
-    """The range of numbers, such as `2 to 4`."""
+    """Returns the range of numbers, such as `2 to 4`."""
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"

@@ -32,16 +32,16 @@ from tff_reg.settings import SettingError
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
 
-# Which weights of a run: the server's last, the mean of all clients' last models, or
-# the server's after the round with the best test accuracy.
+# The kinds of a run's weights: the server's last, the mean of all clients' last models,
+# and the server's after the round with the best test accuracy.
 WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
-# Examples at a time; it changes memory and speed only.
+# Examples per batch, which changes memory and speed only.
 _BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
 # Its name in runs of version 0.1.
 _ALL_CLIENTS_BEFORE = f"finalizer/memory/{all_clients.NAME}"
-# A run's aggregator is not what tells of the clients' models.
+# State of the run's aggregator, which is not used to train clients here.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 _END = "weights_at_the_end"
 
@@ -52,15 +52,15 @@ class TrainedRunError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedRun:
-    """A run with the state that its newest whole checkpoint holds.
+    """A run with the state of one of its checkpoints.
 
     Attributes:
       directory: The run's directory.
-      config: What the run did.
+      config: The run's settings.
       task: Its task, with its data.
-      round_num: The rounds that were trained; the weights `best` are of one of them.
-      checkpoint: Where that is written.
-      kind: Which weights `weights` are, one of `WEIGHTS`.
+      round_num: Rounds done at the checkpoint; the weights `best` are of one of them.
+      checkpoint: The checkpoint.
+      kind: The kind of `weights`, one of `WEIGHTS`.
     """
 
     directory: directory_lib.RunDirectory
@@ -77,7 +77,7 @@ class TrainedRun:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the file that the weights of the `kind` are in."""
+        """The SHA-256 of the file with the weights of the `kind`."""
         is_best = self.kind == "best"
         name = directory_lib.BEST_WEIGHTS if is_best else process_state.STATE
         return files.sha256(self.checkpoint.part(name))
@@ -119,7 +119,7 @@ class TrainedRun:
         )
 
     def _stored(self, name: str) -> list[Any]:
-        """A list of arrays in the checkpoint's state; empty where there is none."""
+        """Returns a list of arrays in the checkpoint's state; empty if it has none."""
         with np.load(
             self.checkpoint.part(process_state.STATE), allow_pickle=False
         ) as stored:
@@ -129,10 +129,10 @@ class TrainedRun:
     def model(
         self, weights: Optional[tff.learning.models.ModelWeights] = None
     ) -> LearningModel:
-        """A new model with weights, by default the weights of `kind`.
+        """Makes a model with the given weights, by default those of `kind`.
 
         Raises:
-          TrainedRunError: If the weights are not this model's.
+          TrainedRunError: If the weights do not fit the model.
         """
         chosen = self.weights if weights is None else weights
         model = self.model_fn()
@@ -152,10 +152,10 @@ class TrainedRun:
     def test_examples(
         self, count: Optional[int] = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Test examples as the model takes them.
+        """Returns test examples, normalised for the model.
 
         Args:
-          count: How many, from the first; None for all.
+          count: The number of examples, from the first; None for all.
 
         Returns:
           Images, float32 [n, ...], and int32 labels [n].
@@ -166,13 +166,13 @@ class TrainedRun:
     def client_examples(
         self, client_id: str, count: Optional[int] = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A client's training images without augmentation, and labels, likewise."""
+        """Returns a client's training examples like `test_examples`, not augmented."""
         examples = self.task.client_data.client_examples(client_id)
         x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
         return x, np.asarray(examples["y"][:count])
 
     def check_client_states(self) -> None:
-        """Checks that what clients remember is what they had at the checkpoint.
+        """Checks that the clients' states are those of the checkpoint.
 
         Raises:
           TrainedRunError: If a file is missing, or has changed.
@@ -192,18 +192,18 @@ class TrainedRun:
     def train_clients(self, client_ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         """Trains clients for one more round.
 
-        Each trains from the run's last state by itself, as its process has it, with
-        the key of the next round; from the server's model whatever the `kind`.
+        Each client trains alone from the checkpoint's server model, whatever the
+        `kind`, with the run's process and the key of the next round.
 
         Args:
           client_ids: Ids of `task.client_data`.
 
         Returns:
-          The `ModelWeights` of arrays that the clients begin with, and those that each
-          ends with, by its id.
+          The `ModelWeights` of arrays with which the clients begin, and each client's
+          final ones by its id.
 
         Raises:
-          TrainedRunError: If its state is damaged, or its training is not finite.
+          TrainedRunError: If a client's state is damaged, or its training not finite.
         """
         self.check_client_states()
         telling_task = types.SimpleNamespace(
@@ -247,7 +247,7 @@ class TrainedRun:
 
 
 def _telling(model_fn: Callable[[], Any]) -> Callable[[], Any]:
-    """Makes models that have their weights, at the end of training, as a metric."""
+    """Wraps a `model_fn`: its models report their final weights as a metric."""
 
     def telling_model_fn():
         model = model_fn()
@@ -283,17 +283,17 @@ def load(
       tasks: The module `tasks`, or an object with its `build`.
       round_num: The round after which the checkpoint was written; None for the newest
         whole one.
-      weights: Which of the run's weights are asked for, one of `WEIGHTS`.
+      weights: The kind of weights to load, one of `WEIGHTS`.
 
     Returns:
       The run with that checkpoint.
 
     Raises:
       DirectoryError: If the directory is not a run's.
-      SettingError: If the run was not one of a `RunConfig`, or there are no such
-        weights.
-      TrainedRunError: If there is no such checkpoint in it, or none that is whole.
-      ValueError: If the task's data are not there any more.
+      SettingError: If the run was not made from a `RunConfig`, or there is no such kind
+        of weights.
+      TrainedRunError: If the run has no such checkpoint, no whole one, or no weights.
+      ValueError: If the task's data are missing.
     """
     directory, checkpoint = _whole_checkpoint(path, round_num, weights)
     config = ResolvedConfig.load(directory.config or {})
@@ -303,12 +303,12 @@ def load(
             " tff_reg.run as before, and use its result (result.model.save)."
         )
     task = runs.build_task(config, tasks)
-    # The test examples are not looked at here alone.
+    # Training examples are analysed, too, so they must be those of the run.
     directory.check_settings(getattr(task.client_data, "digests", {}))
     found = TrainedRun(
         directory, config, task, checkpoint.round_num, checkpoint, weights
     )
-    # What is not there is said before anything is computed.
+    # Missing weights are reported before anything is computed.
     _ = found.weights
     return found
 
@@ -324,13 +324,13 @@ def predict(
       path: The run's directory.
       images: As the task stores them, mostly uint8 [n, height, width, channels]: the
         normalisation of the run's `config.json` is applied.
-      weights: Which of the run's weights, one of `WEIGHTS`.
+      weights: The kind of weights to use, one of `WEIGHTS`.
 
     Returns:
       float32 [n, classes], in the order of `class_names` in `config.json`.
 
     Raises:
-      DirectoryError, SettingError, TrainedRunError: As of `load`.
+      DirectoryError, SettingError, TrainedRunError: As for `load`.
       ValueError: If the images have another shape or data type.
     """
     directory, checkpoint = _whole_checkpoint(path, None, weights)
@@ -387,7 +387,7 @@ def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:
 def _whole_checkpoint(
     path: files.PathLike, round_num: Optional[int], weights: str
 ) -> tuple[directory_lib.RunDirectory, checkpoints.Checkpoint]:
-    """The directory of a run and its checkpoint; arguments and errors as of `load`."""
+    """Returns a run's directory and checkpoint; arguments and errors as for `load`."""
     if weights not in WEIGHTS:
         why = f"choose one of {', '.join(WEIGHTS)}."
         raise SettingError("weights", weights, why)

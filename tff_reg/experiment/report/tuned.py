@@ -20,11 +20,11 @@ class Tuned:
     """The result of a method's tuning.
 
     Attributes:
-      settings: Its best settings, by name; none where the grid has none of its.
-      mean: Their accuracy on the held-out examples, a share, mean over seeds; None
-        where nothing was tuned.
+      settings: Its best settings by name; empty if the grid has none of its settings.
+      mean: Their accuracy (0 to 1) on the held-out examples, mean over seeds; None if
+        nothing was tuned.
       deviation: Its sample deviation; None for one seed.
-      lowest: The least mean of those that ended finite.
+      lowest: The lowest mean of the settings whose runs all ended finite.
       tried: The number of settings that were tried.
     """
 
@@ -50,7 +50,7 @@ class Tuned:
         return f"{100 * self.mean:.2f}{spread} ({100 * self.lowest:.2f}; {tried})"
 
     def row(self) -> dict[str, Any]:
-        """Returns its columns of `table.csv`."""
+        """Returns the result's columns of `table.csv`."""
         return {
             "setting": self.text,
             "held_out_accuracy_mean": self.mean,

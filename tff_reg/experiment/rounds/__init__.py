@@ -1,1 +1,1 @@
-"""The rounds of a run, and the directory that they leave."""
+"""The rounds of a run, and the run's directory."""

@@ -1,8 +1,8 @@
-"""Training beside other work of an event loop: a notebook's, a web service's.
+"""Training beside other work of an event loop, such as a notebook's or web service's.
 
-The rounds run in a thread of their own, one call at a time: begin, a round, another,
-finish. Between two calls the event loop has the row of the round and decides what
-happens next, so what can go wrong goes wrong in the task that awaits the training.
+The rounds run in their own thread, one call at a time: begin, a round, another, finish.
+Between two calls the event loop gets the row of the round and decides what happens
+next, so errors are raised in the task that awaits the training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tff_reg.lazy import tff
 
 @with_arguments_of(Training)
 async def train_async(training: Training) -> RunResult:
-    """`train`, for callers that await: the event loop is never blocked.
+    """Does what `train` does without blocking the event loop.
 
         result = await experiment.train_async(
             process, client_data, total_rounds=20, clients_per_round=4)
@@ -34,10 +34,10 @@ async def train_async(training: Training) -> RunResult:
     loop's thread, and awaited if it returns an awaitable, before the next round begins;
     callbacks are called on the thread of the rounds.
 
-    Cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt), the
-    training lets the round under way finish, which cannot be cut short, commits it,
-    lets go of `output_dir` and is cancelled then. Called again, it goes on. TFF's
-    context is the caller's.
+    If cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt),
+    the training finishes the current round, which cannot be cut short, commits it,
+    releases `output_dir` and ends. The same call again resumes. TFF's context is the
+    caller's.
 
     Returns:
       The result.
@@ -57,7 +57,7 @@ async def finish(training: Training) -> RunResult:
     with concurrent.futures.ThreadPoolExecutor(
         1,
         thread_name_prefix="tff_reg train_async",
-        # TFF's contexts are a thread's own.
+        # TFF's contexts are thread-local.
         initializer=tff.framework.set_default_context,
         initargs=(context,),
     ) as executor:
@@ -76,8 +76,8 @@ async def finish(training: Training) -> RunResult:
 async def _call(
     executor: concurrent.futures.Executor, function: Callable[..., Any], *args: Any
 ) -> Any:
-    """Calls a function in a thread; if cancelled, waits for its end all the same."""
-    # With the caller's context variables, which say what cell prints in a notebook.
+    """Calls a function in a thread; waits for its end even if cancelled."""
+    # With the caller's context variables, which tell a notebook which cell prints.
     in_context = functools.partial(contextvars.copy_context().run, function, *args)
     future = asyncio.get_running_loop().run_in_executor(executor, in_context)
     try:
@@ -86,7 +86,7 @@ async def _call(
         while not future.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
-        # Else asyncio complains that nobody looked at it.
+        # Otherwise asyncio warns that the exception was never retrieved.
         future.exception()
         raise
     return future.result()

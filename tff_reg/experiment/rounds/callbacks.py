@@ -1,4 +1,4 @@
-"""Callbacks: work of a run beside its rounds, and its early end.
+"""Callbacks: work of a run between its rounds, and early stopping.
 
     class EarlyStopping(experiment.Callback):
         def on_round(self, run, row):
@@ -28,8 +28,8 @@ from tff_reg.lazy import np, tf
 Row = dict[str, Optional[float]]
 WeightNames = tuple[Sequence[str], Sequence[str]]
 
-# The best weights before those of a last round that is evaluated out of turn; empty
-# if there were none.
+# The best weights from before a round that was evaluated only because it was the last;
+# empty if there were none.
 _BEST_BEFORE = "best_weights_before.npz"
 
 
@@ -39,7 +39,7 @@ class Run:
 
     Attributes:
       total_rounds: The rounds of the whole run.
-      rounds_per_evaluation: The period of the evaluations.
+      rounds_per_evaluation: Number of rounds between two evaluations.
       settings: The run's settings, JSON values by name, as `config.json` has them.
       directory: The run's directory; None if the run writes nothing.
       say: Prints a line without disturbing the progress bar.
@@ -51,7 +51,7 @@ class Run:
         `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
-      is_commit_asked: Whether somebody called `commit` in this round.
+      is_commit_asked: Whether `commit` was called in this round.
     """
 
     total_rounds: int
@@ -81,11 +81,11 @@ class Run:
         return self.table.column(name)
 
     def is_due(self, period: int) -> bool:
-        """Whether the last round done is the run's last, or a multiple of `period`."""
+        """Returns whether the last round done is the run's last or due by `period`."""
         return self.rounds_done % period == 0 or self.rounds_left == 0
 
     def kept(self, name: str) -> Optional[bytes]:
-        """Returns the files of a callback's `keep` for the checkpoint to resume from.
+        """Returns a file that a callback's `keep` put into the resumed checkpoint.
 
         Args:
           name: A key of `Callback.keep`.
@@ -114,10 +114,10 @@ class Run:
 
 
 class Callback:
-    """Work of a run beside its rounds; override the methods that you need.
+    """Base class of callbacks; override the methods that you need.
 
-    A run that is resumed calls `on_start` again, in a new process: what a callback has
-    to remember from round to round is in `run.rows`, or it returns it from `keep`. An
+    A resumed run calls `on_start` again, in a new process: a callback takes its state
+    from `run.rows`, or returns it from `keep` and reads it with `Run.kept`. An
     exception in a callback ends the run, which can be resumed.
     """
 
@@ -134,14 +134,14 @@ class Callback:
 
         Returns:
           Why the run ends after this round, for `stopped_early` in `summary.json`; None
-          to go on. A run that ended is finished.
+          to go on. A run that ends early is finished.
         """
 
     def on_end(self, run: Run) -> None:
         """Called once all rounds are done, before `summary.json` is written."""
 
     def keep(self) -> Mapping[str, bytes]:
-        """Returns the files of a checkpoint, bytes by name, for `Run.kept` to read."""
+        """Returns files for the checkpoint, bytes by name, which `Run.kept` reads."""
         return {}
 
 
@@ -160,11 +160,11 @@ class Checkpoints(Callback):
 class BestWeights(Callback):
     """Keeps the server's model after the round with the best test accuracy.
 
-    Of several rounds with the same accuracy it is the first.
+    Of several rounds with the same accuracy, the first one counts.
     """
 
     def __init__(self):
-        """Begins without any."""
+        """Begins without weights."""
         self._path: Any = None
         self._before: Optional[bytes] = None
 
@@ -174,7 +174,7 @@ class BestWeights(Callback):
         self._path = run.directory.path / directory_lib.BEST_WEIGHTS
         best, before = run.kept(directory_lib.BEST_WEIGHTS), run.kept(_BEST_BEFORE)
         if run.rounds_left and before is not None:
-            # The checkpoint's round was evaluated as the last one, which it is no more.
+            # The checkpoint's round was evaluated only because it was then the last.
             best = before or None
         if best is None:
             files.delete(self._path)
@@ -204,8 +204,8 @@ class BestWeights(Callback):
 class TensorBoard(Callback):
     """Writes TensorBoard's event files.
 
-    An event file cannot be cut back to a checkpoint, so a run that is resumed writes
-    its rows anew and goes on from there: no round appears twice.
+    An event file cannot be cut back to a checkpoint, so a resumed run writes its
+    earlier rows again to a new file: no round appears twice.
     """
 
     def __init__(self):
@@ -228,7 +228,7 @@ class TensorBoard(Callback):
         if self._writer is not None:
             with self._system_errors():
                 self._write(row)
-                # So that the row can be seen at once.
+                # Makes the row visible at once.
                 self._writer.flush()
 
     def on_end(self, run: Run) -> None:
@@ -250,6 +250,10 @@ class TensorBoard(Callback):
             for name, value in row.items():
                 if name != metrics.ROUND and value is not None:
                     tf.summary.scalar(name, value)
+
+
+# Those to which an evaluation out of turn is told, too.
+OF_EVALUATIONS = (BestWeights, TensorBoard)
 
 
 class Plot(Callback):
@@ -275,7 +279,7 @@ class Plot(Callback):
 def accuracy_curves(
     table: metrics.MetricsTable, settings: Mapping[str, Any]
 ) -> list[curves.Curve]:
-    """Returns the curves of a run's accuracies, those that were measured.
+    """Returns the curves of the accuracies that a run measured.
 
     Args:
       table: The metrics of its rounds.

@@ -21,13 +21,13 @@ from tff_reg.experiment.rounds import (
 
 
 class CheckedRun:
-    """A run that can be: its settings fit together and into its directory.
+    """A valid run: its settings are consistent and fit its directory.
 
     Attributes:
-      config: What the run does.
-      values: The same as JSON values by name.
-      directory: Its directory, which is empty, or has a run that can be continued to
-        this one, or is to be overwritten; None if the run writes nothing.
+      config: The resolved settings.
+      values: The settings as JSON values by name.
+      directory: Its directory: empty, with a run that this one can continue, or to be
+        overwritten; None if the run writes nothing.
       tasks: The module `tasks`, or an object with its functions.
     """
 
@@ -37,15 +37,15 @@ class CheckedRun:
         """Checks the request; writes nothing.
 
         Args:
-          config: What is asked.
+          config: The request.
           tasks: The module `tasks`, or an object with its functions.
           writes: Whether the run has a directory; otherwise `config.output_dir` becomes
             None.
 
         Raises:
-          SettingError: If the config makes no run.
+          SettingError: If the config is invalid.
           DirectoryError: If its directory holds something else, or another run.
-          TypeError: If it is no config.
+          TypeError: If it is no `RunConfig`.
         """
         if not isinstance(config, RunConfig):
             raise TypeError(
@@ -68,7 +68,7 @@ class CheckedRun:
 
         Raises:
           SettingError: If nothing can be written to its directory.
-          ValueError: If its data are not there.
+          ValueError: If its data are missing.
         """
         if self.directory is not None:
             files.check_writable(self.directory.path, "output_dir")
@@ -76,14 +76,14 @@ class CheckedRun:
             self.tasks.check_data(self.config.task, self.config.data_dir)
 
     def summary(self) -> Optional[dict[str, Any]]:
-        """Looks whether the run is finished.
+        """Returns the summary of the run, if it is finished.
 
         Returns:
-          The summary, with the rounds and targets that are wanted now; None if there is
-          something left to do.
+          The summary with the requested rounds and targets; None if the run is not
+          finished.
 
         Raises:
-          DirectoryError: If the run there is one on other data.
+          DirectoryError: If the run there was on other data.
         """
         if self.config.overwrite or self.directory is None:
             return None
@@ -93,7 +93,7 @@ class CheckedRun:
         return summary
 
     def _check_files(self, directory: directory_lib.RunDirectory) -> None:
-        """Compares a finished run's data with those that are named now."""
+        """Checks that a finished run's data are those of the present settings."""
         made = directory.config or {}
         is_known = digests.NAMES.keys() & made.keys()
         if not is_known or not hasattr(self.tasks, "digests"):
@@ -108,5 +108,5 @@ class CheckedRun:
 
 @functools.lru_cache(maxsize=16)
 def _digests(make: Any, settings: tuple[tuple[str, Any], ...], state: Any) -> Any:
-    del state  # Other contents of the same files.
+    del state  # Part of the cache key only: it changes with the files.
     return make(**dict(settings))

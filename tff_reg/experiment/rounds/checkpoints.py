@@ -1,4 +1,4 @@
-"""Checkpoints: a directory a round, committed at once, checked when read.
+"""Checkpoints: one directory per round, committed atomically, verified when read.
 
     checkpoints/round_000012/
         manifest.json       the round, and size and SHA-256 of every file
@@ -6,10 +6,10 @@
         metrics.csv
 
 A checkpoint is written under a temporary name and renamed when every byte is on
-the disk, so whatever has the name of a checkpoint was complete once. Damage that
-comes later (a disk's, a copy's) is found by the manifest, and the checkpoint before
-is used. Parts are files or directories: what must change together with the server
-state, like the states of clients, is one more part.
+the disk, so a directory with the name of a checkpoint was complete once. Later
+damage, by the disk or by copying, is found by the manifest, and the previous
+checkpoint is used. Parts are files or directories: data that must change together
+with the server state, such as the states of clients, are one more part.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Checkpoint:
     round_num: int
 
     def part(self, name: str) -> pathlib.Path:
-        """The path of the part called `name`."""
+        """Returns the path of the part called `name`."""
         return self.path / name
 
     def verify(self) -> None:
@@ -85,12 +85,12 @@ class CheckpointStore:
     """The checkpoints of one run."""
 
     def __init__(self, directory: files.PathLike, *, keep: int = 3):
-        """Initializes the store; nothing is read or written yet.
+        """Initialises the store; nothing is read or written yet.
 
         Args:
-          directory: Where the checkpoints are, made at the first `save`.
-          keep: How many of the newest to keep, at least 2 so that there is one to
-            fall back to.
+          directory: Directory of the checkpoints, made at the first `save`.
+          keep: How many of the newest to keep; at least 2, so that one is left if the
+            newest is damaged.
 
         Raises:
           ValueError: If `keep` is less than 2.
@@ -104,7 +104,7 @@ class CheckpointStore:
         self._keep = keep
 
     def all(self) -> list[Checkpoint]:
-        """All checkpoints, oldest first, verified or not."""
+        """Returns all checkpoints, oldest first, without verifying them."""
         if not self._directory.is_dir():
             return []
         found = []
@@ -123,8 +123,8 @@ class CheckpointStore:
 
         Args:
           report: Called with one sentence for every damaged checkpoint.
-          also_verify: Verifies what the checkpoint names elsewhere; raises a
-            `CheckpointDamagedError` if that is not whole.
+          also_verify: Verifies the files elsewhere that the checkpoint names; raises a
+            `CheckpointDamagedError` if one is damaged.
         """
         found = None
         for checkpoint in reversed(self.all()):
@@ -144,13 +144,13 @@ class CheckpointStore:
         return found
 
     def save(self, round_num: int, parts: Mapping[str, PartWriter]) -> Checkpoint:
-        """Writes a checkpoint with all its parts at once, and drops old ones.
+        """Writes a checkpoint with all its parts atomically, and deletes old ones.
 
         Args:
-          round_num: Rounds done so far. A checkpoint of this or a later round is
-            replaced, since it is of a future that this run does not have.
-          parts: For each part a function that writes a file or a directory at the
-            path it is given.
+          round_num: Rounds done so far. Checkpoints of this or a later round are
+            deleted, since the run was continued from an earlier one.
+          parts: For each part a function that writes a file or a directory to a given
+            path.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         for checkpoint in self.all():

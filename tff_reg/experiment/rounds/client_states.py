@@ -4,10 +4,10 @@
         <client>-<round>.npz    the state that a client had after a round
 
 A client's file is never changed: a later state is a new file. A checkpoint holds an
-index of the files that were current, with their sums, so the server state and all
-clients' states are committed together, whatever their size, and a crash leaves files
-that no index names, whole or not: only a checkpoint waits for the disk. Only the states
-of a round's cohort are ever in memory.
+index of the current files with their checksums, so the server state and all clients'
+states are committed together, whatever their size. After a crash there may be files,
+also incomplete ones, that no index names: only a checkpoint waits for the disk. Only
+the states of a round's cohort are in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClientStates:
     """The states of all clients, in memory or in a directory."""
 
     def __init__(self, initial_state: Any, directory: Optional[files.PathLike] = None):
-        """Begins with no client having taken part.
+        """Begins with the initial state for every client.
 
         Args:
           initial_state: The state of a client that never took part.
@@ -36,13 +36,13 @@ class ClientStates:
         self._initial_state = initial_state
         self._directory = None if directory is None else pathlib.Path(directory)
         self._in_memory: dict[str, Any] = {}
-        # By client, the name and the sum of its file.
+        # For each client, the name and the checksum of its file.
         self._index: dict[str, list[str]] = {}
         # Names of files that may not be on the disk yet.
         self._unsynced: set[str] = set()
 
     def load(self, client_ids: Sequence[str]) -> list[Any]:
-        """The states of some clients, in their order."""
+        """Returns the states of some clients, in their order."""
         return [self._load_one(client_id) for client_id in client_ids]
 
     def _load_one(self, client_id: str) -> Any:
@@ -69,7 +69,7 @@ class ClientStates:
             self._unsynced.add(name)
 
     def write_index(self, path: pathlib.Path) -> None:
-        """Writes which files are current, once they are on the disk: a checkpoint's."""
+        """Writes a checkpoint's index of current files, after flushing these files."""
         if self._directory is not None and self._unsynced:
             for name, _ in self._index.values():
                 if name in self._unsynced:
@@ -80,7 +80,7 @@ class ClientStates:
         path.write_text(text + "\n", "utf-8")
 
     def verify(self, index_path: pathlib.Path) -> None:
-        """Compares all files that an index names with their sums.
+        """Compares all files that an index names with their checksums.
 
         Raises:
           checkpoints.CheckpointDamagedError: If one is missing or different.
@@ -99,7 +99,7 @@ class ClientStates:
                 )
 
     def restore(self, index_path: pathlib.Path) -> None:
-        """Goes back to what an index says."""
+        """Restores the states that an index names."""
         self._index = _read_index(index_path)
 
     def delete_unnamed(self, index_paths: Iterable[pathlib.Path]) -> None:
@@ -111,7 +111,7 @@ class ClientStates:
             for path in index_paths:
                 named.update(name for name, _ in _read_index(path).values())
         except checkpoints.CheckpointDamagedError:
-            return  # What it names is not known; who resumes deletes the checkpoint.
+            return  # The files that it names are not known; a resumption deletes it.
         for path in self._directory.iterdir():
             if path.name not in named:
                 files.delete(path)
@@ -127,5 +127,5 @@ def _read_index(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _short_name(client_id: str) -> str:
-    """A file name for a client, for any characters in its id."""
+    """Returns a file name for a client, whose id may have any characters."""
     return hashlib.sha256(client_id.encode("utf-8")).hexdigest()[:20]

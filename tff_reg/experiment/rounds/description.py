@@ -28,8 +28,8 @@ def header(
 ) -> list[str]:
     """Describes a run before it starts, in lines of at most 88 characters.
 
-    `num_weights` are the model's trainable numbers, `sample_fn` samples the clients if
-    it is not None. Some lines have a line break.
+    `num_weights` is the number of trainable parameters; `sample_fn` samples the clients
+    if it is not None. Some items of the list have a line break.
     """
     strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}
@@ -88,7 +88,7 @@ def _projector(config: Any) -> str:
 
 
 def _network(config: Any, of_norm: str) -> str:
-    """The network, with its norm in `of_norm`."""
+    """Describes the network, with its norm inserted in `of_norm`."""
     if config.model is None:
         return "the given Keras model"
     norm = "no norm" if config.norm == "none" else f"{config.norm} norm"
@@ -122,7 +122,7 @@ def _by(sample_fn: str, config: Any) -> str:
 
 
 def _cohort(config: Any) -> str:
-    if sample_fn := getattr(config, "sample_fn", None):  # Of a run that recorded it.
+    if sample_fn := getattr(config, "sample_fn", None):  # Recorded by the run.
         return _by(sample_fn.split()[0], config)
     if config.clients_per_round == config.num_clients:
         return f"all {progress.count(config.num_clients, 'client')} every round"
@@ -135,7 +135,7 @@ def _epochs(config: ResolvedConfig) -> str:
 
 
 def _steps(config: ResolvedConfig, num_train: int) -> int:
-    """The local steps of a client of mean size."""
+    """Returns the number of local steps of an average-sized client."""
     of_a_pass = config.num_clients * config.batch_size
     if config.drop_remainder:
         return config.local_epochs * max(1, num_train // of_a_pass)
@@ -257,7 +257,7 @@ def _averaging(config: ResolvedConfig) -> str:
 
 
 def _server_optimizer(config: Any) -> str:
-    """Nothing where the server takes the average."""
+    """Describes the server's optimiser; empty if the server takes the average."""
     rate, momentum = config.server_learning_rate, config.server_momentum
     if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
         return ""
@@ -272,7 +272,7 @@ def _server_optimizer(config: Any) -> str:
     return optimizer
 
 
-# What a protocol's words are made of: settings, and what makes words of them.
+# The phrases of a protocol: names of settings, and the function that describes them.
 _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
     (("task", "scale", "synthetic_data", "validation_share"), _data),
     (
@@ -309,9 +309,9 @@ def protocol(values: Mapping[str, Any]) -> str:
       values: The settings that all of them have, JSON values by name.
 
     Returns:
-      Phrases joined by commas, of those settings that are all there.
+      Phrases joined by commas; a phrase is left out if one of its settings is missing.
     """
-    # Where a split is read from is no part of it; older runs have no listed rates.
+    # The path of a split file is left out; older runs have no listed rates.
     config = types.SimpleNamespace(
         **{"client_learning_rates": None, **values, "split_file": None}
     )
@@ -322,7 +322,7 @@ def protocol(values: Mapping[str, Any]) -> str:
 
 
 def plot_texts(config: ResolvedConfig) -> tuple[str, str]:
-    """The title of `accuracy.png`, and the line below it."""
+    """Returns the title of `accuracy.png` and the line below it."""
     subtitle = (
         _cohort(config),
         _partition(config),
@@ -351,11 +351,11 @@ def troubles(counts: Mapping[str, Any]) -> str:
     """Describes rejected clients, idle rounds and failed ends of runs.
 
     Args:
-      counts: `rejected_clients` and `rounds_without_training` as `summary.json` has
-        them or their sums, and `ends_finite`, or of how many `not_finite` it is false.
+      counts: `rejected_clients` and `rounds_without_training` of a `summary.json` or
+        their sums; `ends_finite`, or `not_finite`, in how many runs it is False.
 
     Returns:
-      Phrases joined by commas; nothing where all is well.
+      Phrases joined by commas; empty without troubles.
     """
     rejected, idle = counts["rejected_clients"], counts["rounds_without_training"]
     not_finite = counts.get("not_finite", not counts.get("ends_finite", True))

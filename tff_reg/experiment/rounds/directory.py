@@ -1,19 +1,19 @@
 r"""The directory of a run: its owner, config and files.
 
     config.json         every setting, versions, devices, commit
-    metrics.csv         a row a round
-    checkpoints/        what a resumed run starts from
-    client_states/      what clients remember, for methods where they do
+    metrics.csv         one row per round
+    checkpoints/        the states from which a run can resume
+    client_states/      the states of clients, for methods with a client memory
     events.out.tfevents.*
     final_weights.npz   \\
     accuracy.png         > when the run is finished
     summary.json        /
-    final_all_clients_weights.npz, where the server keeps the mean of all clients' last
-                        models, with them
+    final_all_clients_weights.npz, also when the run is finished, if the server keeps
+                        the mean of all clients' last models
     best_weights.npz    the server's model after the best round so far, if it is kept
 
-`config.json` is written first and `summary.json` last, so the one says that a
-directory is ours and the other that its run is finished.
+`config.json` is written first and `summary.json` last: the first marks a directory as
+a run's, and the last marks the run as finished.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tff_reg.settings import SettingError, as_text
 _MADE_BY = "tff_reg"
 _OTHERWISE = "give another one, or overwrite=true to start anew."
 
-# Of what digests are, in words.
+# Descriptions of the digests.
 _DIGESTS = {
     **digests.NAMES,
     process_digest.NAME: (
@@ -65,7 +65,7 @@ class DirectoryError(SettingError):
 
 
 def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config that says that it is ours."""
+    """Returns a config with `made_by`, which marks it as a config of tff_reg."""
     made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
     return {"made_by": made_by.strip(), **config}
 
@@ -78,7 +78,7 @@ class RunDirectory:
     """A run's directory. Nothing is written before `begin`."""
 
     def __init__(self, path: files.PathLike):
-        """Looks at a directory, which need not exist.
+        """Reads the config of a directory, which need not exist.
 
         Raises:
           DirectoryError: If there is something at `path` that is not a run's
@@ -92,7 +92,7 @@ class RunDirectory:
         self._config = self._read_config()
 
     def _read_config(self) -> Optional[dict]:
-        """The config of the run that is there; None where there is no run."""
+        """Returns the config of the run that is there; None if there is no run."""
         try:
             content = [p for p in self.path.iterdir() if not _is_temporary(p)]
         except FileNotFoundError:
@@ -124,11 +124,11 @@ class RunDirectory:
 
     @property
     def config(self) -> Optional[dict]:
-        """What the run there was made with; None where there is none."""
+        """The config of the run there; None if there is no run."""
         return self._config
 
     def summary(self) -> Optional[dict]:
-        """The summary of the finished run there; None if none has finished."""
+        """Returns the summary of the finished run there; None if none has finished."""
         try:
             summary = files.read_json(self._file("summary.json"))
         except files.DamagedError:
@@ -136,7 +136,7 @@ class RunDirectory:
         return summary if isinstance(summary.get("rounds"), int) else None
 
     def is_finished(self, total_rounds: int) -> bool:
-        """Whether a run of this many rounds, or more, is finished or ended early."""
+        """Returns whether a run of that many rounds or more finished or ended early."""
         summary = self.summary()
         if summary is None:
             return False
@@ -144,11 +144,11 @@ class RunDirectory:
         return max(summary["rounds"], stopped.get("total_rounds", 0)) >= total_rounds
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Checks that the run there, if any, is one with these settings.
+        """Checks that the run there, if any, can be continued with these settings.
 
         Raises:
-          DirectoryError: If a setting differs that changes the run's numbers, or it
-            cannot be continued to so many rounds.
+          DirectoryError: If a setting differs that changes the run's numbers, or the
+            run cannot be continued to this number of rounds.
         """
         self.check_settings(settings)
         if "total_rounds" in settings:
@@ -164,7 +164,7 @@ class RunDirectory:
         """
         if self._config is None:
             return
-        # It may be continued to more rounds: `check_rounds` looks at these.
+        # A run may be continued to more rounds: `check_rounds` checks these settings.
         of_rounds = ("total_rounds", "client_learning_rates")
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
@@ -172,7 +172,7 @@ class RunDirectory:
                     f"the run there is of other {_DIGESTS[name]}; give those, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
-            # Of the two values the user may have given neither.
+            # The user may have given neither of the two values.
             before, now = (
                 "none" if each[name] is None else as_text(each[name])
                 for each in (self._config, settings)
@@ -220,8 +220,8 @@ class RunDirectory:
         """Takes the directory for this process and writes `config.json`.
 
         Args:
-          config: What to write; JSON values by name. Of a run that is there already
-            who made it stays as it is; see `go_on`.
+          config: The config, JSON values by name. The provenance of a run that is there
+            already is kept; see `go_on`.
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
@@ -250,7 +250,7 @@ class RunDirectory:
             raise
 
     def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
-        """Records who makes the rounds to come, and who made those before."""
+        """Records the code that makes the next rounds, and that of earlier rounds."""
         there, maker = self._config or {}, provenance.of(_signed(config))
         before = provenance.made_before(there, maker, rounds_done)
         found = {**there, **maker}
@@ -261,7 +261,7 @@ class RunDirectory:
             self._write_json("config.json", found)
 
     def _take_lock(self) -> Optional[int]:
-        # On the directory itself: no file to leave behind, and gone with the process.
+        # A lock on the directory itself leaves no file, and ends with the process.
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -283,7 +283,7 @@ class RunDirectory:
             self._lock = None
 
     def _delete_run(self) -> None:
-        # The config last: until then the directory is known as ours.
+        # The config last: until then the directory is recognised as a run's.
         self.delete_results()
         files.delete(self._file("metrics.csv"))
         files.delete(self._file(BEST_WEIGHTS))
@@ -320,7 +320,7 @@ class RunDirectory:
         files.write_bytes(self._file(name), files.npz(arrays))
 
     def damaged_weights(self) -> list[str]:
-        """The names of the files of weights that are there and cannot be read."""
+        """Returns the names of the weights' files that exist but cannot be read."""
         damaged = []
         for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
             try:

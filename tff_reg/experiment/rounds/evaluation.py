@@ -15,7 +15,7 @@ from tff_reg.settings import check_takes
 learning_model = lazy.module("tff_reg.models.learning_model")
 
 
-# Keras's metrics that take no class numbers, each with a sparse counterpart.
+# Keras metrics that take one-hot labels, each with a sparse counterpart.
 _OF_ONE_HOT = (
     "CategoricalAccuracy",
     "CategoricalCrossentropy",
@@ -37,7 +37,7 @@ class CentralEvaluation:
     reduction="sum", depends on the batch size.
 
     Attributes:
-      preprocess_fn: That of the examples, or None.
+      preprocess_fn: The preprocessing of the examples, or None.
       metrics: The user's own metrics, by name.
     """
 
@@ -59,20 +59,20 @@ class CentralEvaluation:
             logits or probabilities. It is run with `training=False`, so BatchNorm
             uses its moving statistics.
           x: Examples [n, ...], or a dict or tuple of such.
-          y: Labels int [n]; for another loss, what the model's takes.
+          y: Labels int [n]; for another loss, the targets that the loss takes.
           preprocess_fn: Applied to a batch of `x` in TensorFlow, for instance the
             normalisation of images; None for none.
-          batch_size: Examples at a time; it changes memory and speed only.
+          batch_size: Examples per batch, which changes memory and speed only.
           metrics: Further metrics by name. Each is a Keras metric, or a function called
             with the labels [n] and the model's predictions [n, ...] of all examples,
-            NumPy arrays; it returns a number, or one for each example, of which the
-            mean is taken. Predictions are logits, or probabilities where the model ends
-            in a softmax.
+            NumPy arrays; it returns a number, or one number per example, which are
+            averaged. Predictions are logits, or probabilities if the model ends in a
+            softmax.
 
         Raises:
           TypeError: If a metric is neither.
-          ValueError: If there are no examples, or not one label an example, or a metric
-            is called loss or accuracy.
+          ValueError: If there are no examples, not one label per example, or a metric
+            called loss or accuracy.
         """
         self.metrics = _checked(metrics)
         self._x, self._y = _arrays(x), _arrays(y)
@@ -94,7 +94,7 @@ class CentralEvaluation:
         self._batch_totals = self._traced()
 
     def _traced(self) -> Any:
-        """Traces the function of a batch: its loss, its hits, maybe its predictions."""
+        """Traces the function of a batch: loss, number correct, maybe predictions."""
         network = getattr(self._model, "network", None)
 
         @tf.function(
@@ -108,6 +108,7 @@ class CentralEvaluation:
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             correct = tf.zeros([], tf.int64)
+            self._has_accuracy &= _are_classes(self._model, y, output.predictions)
             if self._has_accuracy:
                 correct = learning_model.count_correct(y, output.predictions)
             predictions = output.predictions if self.metrics else ()
@@ -158,8 +159,8 @@ class CentralEvaluation:
         Returns:
           `loss` (float, mean over the examples) and `accuracy` (float, share of the
           examples whose most probable class is the label, 0 to 1), which only a
-          classifier has, and the user's own `metrics` (float). A prediction that is not
-          a number is wrong.
+          classifier has, and the user's own `metrics` (float). An example with a NaN
+          among its predictions counts as wrong.
 
         Raises:
           ValueError: If one of the user's metrics fails or returns no numbers.
@@ -188,6 +189,17 @@ class CentralEvaluation:
                 given = (tf.nest.map_structure(np.copy, v) for v in (self._y, whole))
                 totals[name] = _value(name, metric, *given)
         return totals
+
+
+def _are_classes(model: Any, labels: Any, predictions: Any) -> bool:
+    """Whether labels are class numbers and predictions one number per class."""
+    if hasattr(model, "has_accuracy"):
+        return True  # It has said so itself.
+    if tf.nest.is_nested(predictions) or tf.nest.is_nested(labels):
+        return False
+    shape = predictions.shape
+    several = shape.rank is None or (shape.rank > 1 and shape[-1] != 1)
+    return several and labels.dtype.is_integer
 
 
 def _checked(metrics: Any) -> dict[str, Any]:
@@ -229,7 +241,7 @@ def _check_labels(metrics: Mapping[str, Any], labels: Any) -> None:
 
 
 def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
-    """One of the user's metrics of all examples."""
+    """Computes one of the user's metrics over all examples."""
     try:
         if hasattr(metric, "update_state"):
             metric.reset_state()
@@ -249,7 +261,7 @@ def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
         raise ValueError(f"The metric {name!r} returned a {kind}; {must}") from error
     shapes = [(), *(each.shape for each in tf.nest.flatten(labels))]
     shapes += [each[:1] for each in shapes]
-    # Others come of labels and predictions that NumPy has broadcast to each other.
+    # Other shapes come from labels and predictions that NumPy has broadcast.
     if values.shape not in shapes and not hasattr(metric, "update_state"):
         raise ValueError(
             f"The metric {name!r} returned an array {values.shape}; {must}"
@@ -258,7 +270,7 @@ def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
 
 
 def _arrays(values: Any) -> Any:
-    """Arrays, in the dict or tuple in which they are given, if they are in one."""
+    """Converts values to arrays, alone or in a dict or tuple."""
     if isinstance(values, dict):
         pairs = ((name, np.asarray(values[name])) for name in sorted(values))
         return collections.OrderedDict(pairs)

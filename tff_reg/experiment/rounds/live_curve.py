@@ -1,4 +1,4 @@
-"""The accuracy curve of a run in a notebook, drawn anew as the run goes on."""
+"""The accuracy curve of a run in a notebook, redrawn during the run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tff_reg import curves
 from tff_reg.experiment.rounds import callbacks, metrics, progress
 from tff_reg.lazy import ipython_display
 
-# A picture takes some 0.2 s, which rounds should not wait for often.
+# A figure takes about 0.2 s, which should not delay many rounds.
 _SECONDS_BETWEEN = 1.0
 _WIDTH = 640  # In pixels, as the notebook shows it.
 
 
 def is_possible() -> bool:
-    """Whether a Jupyter kernel runs this code, and matplotlib is installed."""
+    """Returns whether a Jupyter kernel runs this code and matplotlib is installed."""
     has_matplotlib = importlib.util.find_spec("matplotlib") is not None
     return progress.in_notebook() and has_matplotlib
 
 
 class LiveCurve(callbacks.Callback):
-    """Shows the accuracies by round in a notebook, one picture that is replaced.
+    """Shows the accuracies by round in a notebook, in one figure that is redrawn.
 
         experiment.train(..., callbacks=[experiment.LiveCurve()])
 
-    `tff_reg.run` shows it in notebooks by itself. Outside of them it shows nothing.
+    `tff_reg.run` adds it in notebooks by default. Elsewhere it shows nothing.
     """
 
     def __init__(self, title: str = "", subtitle: str = ""):

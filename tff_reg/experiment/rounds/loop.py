@@ -1,8 +1,8 @@
 """The rounds of an experiment: train, evaluate, record, checkpoint, resume.
 
-Everything that is drawn here is a function of the seed and the round, so the server
-state, the round and the metrics are all that a checkpoint needs, and a run that was
-killed and started again writes the same bytes as one that was not.
+All random draws are a function of the seed and the round, so a checkpoint needs only
+the server state, the round and the metrics, and a run that was killed and started again
+writes the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class RunResult:
     state: Any
     # `process.get_model_weights(state)`.
     weights: Any
-    # `process.get_all_clients_weights(state)`; None where there is no such mean.
+    # `process.get_all_clients_weights(state)`; None if the process has no such mean.
     all_clients_weights: Any
-    # A row a round, numbers by column, None where a cell is empty.
+    # One row per round: numbers by column, None for an empty cell.
     rows: list[Row]
-    # What `summary.json` holds.
+    # The contents of `summary.json`.
     summary: dict[str, Any]
-    # Makes what `model` gives.
+    # Builds the `model`.
     build_model: Callable[[], Any] = dataclasses.field(repr=False)
-    # What `plot` draws, and the texts above it.
+    # The curves that `plot` draws, and the texts above them.
     drawn: Sequence[curves.Curve] = ()
     title: str = ""
     subtitle: str = ""
@@ -91,38 +91,46 @@ class RunResult:
     def model(self) -> Any:
         """The Keras model with the weights, ready to `predict` examples as stored.
 
-        The user's own model where the process is of `models.from_keras`, else the
-        network in Keras layers (`tff_reg.models.as_keras`), which gives logits. The
-        `preprocess_fn` of the run's evaluation is inside.
+        It is the user's own model if the process was built with `models.from_keras`,
+        else the network in Keras layers (`tff_reg.models.as_keras`), which returns
+        logits. It includes the `preprocess_fn` of the run's evaluation.
 
         Raises:
           ExportError: If the process trains another kind of model, or the preprocessing
-            is no scale and shift.
+            is not a scale and a shift.
           ValueError: If a method replaced the last layer of a `from_keras` model.
         """
         return self.build_model()
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as they come back from a JSON file."""
+    """Returns values as they are read back from a JSON file."""
     return json.loads(json.dumps(dict(values)))
 
 
 class Rounds:
-    """A run between two rounds, and its next steps."""
+    """The state of a run between two rounds, and its next steps."""
 
     def __init__(self, training: Any):
-        """Touches nothing yet.
+        """Reads the config in `output_dir`; writes nothing.
 
         Raises:
           DirectoryError: If `output_dir` holds something that is no run.
         """
         self._training = training
         own_metrics = getattr(training.evaluate, "metrics", {})
-        # Functions, by their digests. Where there are none they are recorded, too: a
-        # run that began without them is not resumed with them.
+        # Digests of the user's functions. Their absence is recorded, too: a run that
+        # began without them is not resumed with them.
+        given = {
+            "sample_fn": training.sample_fn,
+            "client_dataset_fn": training.client_dataset_fn,
+            # Of a CentralEvaluation, the examples are compared.
+            "evaluate": None
+            if hasattr(training.evaluate, "digests")
+            else training.evaluate,
+        }
         self._functions = {
-            "sample_fn": training.sample_fn and functions.described(training.sample_fn),
+            **{n: f and functions.described(f) for n, f in given.items()},
             "metrics": {n: functions.described(f) for n, f in own_metrics.items()},
         }
         own = {
@@ -164,7 +172,7 @@ class Rounds:
             table=metrics.MetricsTable(),
         )
         self._rounds_saved = 0
-        # Why, and with how many rounds in all, a callback ended the run.
+        # The reason and `total_rounds` of a run that a callback ended.
         self._stopped_early: Optional[dict[str, Any]] = None
         self._not_finite_reported = False
         self._result: Optional[RunResult] = None
@@ -187,11 +195,11 @@ class Rounds:
     def rows(self) -> Generator[Row, None, None]:
         """Takes the directory, does the rounds and writes the results.
 
-        Closed between two rounds, it commits what is done and lets go of the
+        If closed between two rounds, it commits the rounds done and releases the
         directory.
 
         Yields:
-          The row of each round, also of those that were done before.
+          The row of each round, including rounds of earlier processes.
         """
         directory, run, training = self._directory, self._run, self._training
         try:
@@ -263,7 +271,7 @@ class Rounds:
             stopped = run.kept(_STOPPED)
             if stopped is not None:
                 stopped = json.loads(stopped)
-                # Whoever asks for more rounds goes on.
+                # A request for more rounds continues the run.
                 if run.total_rounds <= stopped["total_rounds"]:
                     self._stopped_early = stopped
             run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
@@ -271,11 +279,11 @@ class Rounds:
             if changed:
                 run.say(changed)
             if not self._is_done:
-                # Its last round was evaluated for being the last, which it is no more.
+                # Drops the evaluation of a round that was evaluated only as the last.
                 run.table.keep_evaluations(run.rounds_per_evaluation)
         for name in directory.damaged_weights():
             run.say(f"{name} is damaged: it is written again.")
-        # What the last process wrote beyond its checkpoint is done again.
+        # Work of the last process beyond its checkpoint is deleted and done again.
         self._state.delete_unnamed(directory.checkpoints.all())
         directory.delete_results()
         directory.write_metrics(run.table)
@@ -289,13 +297,19 @@ class Rounds:
         if run.is_due(run.rounds_per_evaluation):
             row.update(self._work.evaluate(run.rounds_done))
         run.table.append(row)
-        reasons = [callback.on_round(run, row) for callback in self._callbacks]
+        reasons = [callback.on_round(run, dict(row)) for callback in self._callbacks]
         if reason := next(filter(None, reasons), None):
             total = run.total_rounds
             self._stopped_early = {"reason": reason, "total_rounds": total}
             if not run.is_due(run.rounds_per_evaluation):
-                row.update(self._work.evaluate(run.rounds_done))
+                found = self._work.evaluate(run.rounds_done)
+                row.update(found)
                 run.table.replace_last(row)
+                for callback in self._callbacks:
+                    if isinstance(callback, callbacks_lib.OF_EVALUATIONS):
+                        callback.on_round(
+                            run, {metrics.ROUND: run.rounds_done, **found}
+                        )
         if self._directory is not None:
             self._directory.write_metrics(run.table)
             if run.is_commit_asked or self._stopped_early:

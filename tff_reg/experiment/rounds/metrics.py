@@ -17,8 +17,8 @@ NUM_EXAMPLES = "training/num_examples"
 TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
-# Of the mean of all clients' last models, where the server keeps it.
 _NOT_FINITE = "/not_finite"
+# Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
 
@@ -31,7 +31,7 @@ FIRST_COLUMNS = (
     SECONDS,
 )
 
-# What other people's models call their accuracy, best first.
+# Names of the accuracy in third-party models, in order of preference.
 _ACCURACY_NAMES = (
     "accuracy",
     "sparse_categorical_accuracy",
@@ -43,10 +43,10 @@ Cell = Union[int, float, str]
 
 
 def tested(settings: Mapping[str, Any]) -> str:
-    """Says on which examples a run's accuracies are.
+    """Returns the kind of examples on which a run's accuracies are measured.
 
     Args:
-      settings: The run's, by name, or what its summary says.
+      settings: The run's settings, or its summary, by name.
 
     Returns:
       `test`, or `held-out` for training examples that nobody trains on.
@@ -55,11 +55,11 @@ def tested(settings: Mapping[str, Any]) -> str:
 
 
 def round_metrics(metrics: Any) -> dict[str, Any]:
-    """The scalars among the metrics that `LearningProcess.next` returns.
+    """Returns the scalars among the metrics that `LearningProcess.next` returns.
 
     Args:
       metrics: Nested structure. `client_work/train/NAME` becomes `training/NAME`;
-        anything else keeps its path as its name. What is not a scalar is left out.
+        anything else keeps its path as its name. Other values are left out.
 
     Returns:
       NumPy scalars by name, training metrics first.
@@ -86,17 +86,17 @@ def rejected_clients(row: Mapping[str, Any]) -> int:
     """Counts the clients of a round whose updates were left out.
 
     Returns:
-      How many; 0 where the metrics do not say.
+      Their number; 0 if the metrics do not contain it.
     """
     names = ("training/rejected_clients", "client_work/rejected_clients")
     return int(next(filter(None, map(row.get, names)), 0))
 
 
 def take_not_finite(row: dict[str, Any]) -> list[str]:
-    """Takes the counts of methods' numbers that are not finite out of a row.
+    """Removes the counts of methods' non-finite numbers from a row.
 
     Args:
-      row: A round's metrics, which loses them.
+      row: A round's metrics, changed in place.
 
     Returns:
       Names of the methods that had such numbers.
@@ -106,7 +106,7 @@ def take_not_finite(row: dict[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """The shortest text that gives the same number again in its own precision."""
+    """Returns the shortest text that reads back as the same number."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -117,8 +117,8 @@ def _text(value: Any) -> str:
 class MetricsTable:
     """Rows of metrics and their text in `metrics.csv`.
 
-    The text of a cell never changes once it is there, so a table that was read from
-    a file and continued is the same bytes as one that was never written.
+    The text of a cell never changes, so a table that was read from a file and continued
+    has the same bytes as one that was kept in memory.
     """
 
     def __init__(self):
@@ -128,7 +128,7 @@ class MetricsTable:
 
     @classmethod
     def parse(cls, text: str) -> MetricsTable:
-        """The table whose `text()` was `text`."""
+        """Returns the table whose `text()` was `text`."""
         table = cls()
         reader = csv.DictReader(io.StringIO(text))
         if reader.fieldnames:
@@ -141,8 +141,8 @@ class MetricsTable:
         """Adds a row.
 
         Args:
-          row: Values by column, `round_num` among them. The columns of the first
-            row, after those that every run has, are the columns of the table.
+          row: Values by column, with `round_num`. The table has the columns that every
+            run has, and then the other columns of the first row.
 
         Raises:
           ValueError: If a later row has a column that the first did not have.
@@ -186,23 +186,23 @@ class MetricsTable:
         return buffer.getvalue()
 
     def text(self) -> str:
-        """The table as CSV, with a header; empty before the first row."""
+        """Returns the table as CSV, with a header; empty before the first row."""
         return self._text
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def column(self, name: str) -> list[float]:
-        """The numbers of a column, NaN where a round has none."""
+        """Returns the numbers of a column, NaN where a round has none."""
         if self._columns is None or name not in self._columns:
             return [math.nan] * len(self._rows)
         return [float(row[name]) if row[name] else math.nan for row in self._rows]
 
     def row(self, index: int) -> dict[str, Optional[float]]:
-        """A row as numbers, None where a cell is empty; the first is row 0."""
+        """Returns a row as numbers, None for an empty cell; the first is row 0."""
         cells = self._rows[index]
         return {name: float(cell) if cell else None for name, cell in cells.items()}
 
     def rows(self) -> list[dict[str, Optional[float]]]:
-        """All rows, likewise."""
+        """Returns all rows as numbers, None for an empty cell."""
         return [self.row(index) for index in range(len(self))]

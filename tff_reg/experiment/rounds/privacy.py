@@ -8,9 +8,9 @@ Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
 Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087), with `dp_accounting`'s
 `RdpAccountant` and `SampledWithoutReplacementDpEvent`.
 
-The gain of sampling needs rounds that are independent but for what was released. Where
-clients remember something, a client's update depends on the earlier rounds that it was
-drawn for, so every client is then taken as being in every round.
+Amplification by sampling needs rounds that depend on each other only through released
+values. If clients have a memory, a client's update depends on the earlier rounds that
+it took part in, so every client is then counted in every round.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NO_SAMPLING = "not counted"
 
 @dataclasses.dataclass(frozen=True)
 class Releases:
-    """The values of a method's clients that leave a round.
+    """The kinds of values that the clients of methods release.
 
     Attributes:
-      remembers: Whether clients remember something from round to round.
+      remembers: Whether clients or the server have a memory from round to round.
       uploads: Whether they upload more than their update, for the server's memory.
     """
 
@@ -62,11 +62,11 @@ def epsilon(
     num_clients: int,
     releases: Releases = Releases(False, False),
 ) -> float:
-    """The epsilon of a run, for replacing one client.
+    """Computes the epsilon of a run, for the replacement of one client.
 
     Args:
       noise_multiplier: z, see `aggregators.PrivateMeanFactory`.
-      delta: Of (epsilon, delta)-differential privacy.
+      delta: The delta of (epsilon, delta)-differential privacy.
       rounds: Rounds trained.
       clients_per_round: Clients in a cohort.
       num_clients: Clients in all.
@@ -74,7 +74,7 @@ def epsilon(
     """
     if noise_multiplier == 0:
         return math.inf
-    # A sum of vectors of norm C moves by 2 C; two sums are one in twice the dimensions.
+    # A sum of vectors of norm C changes by 2 C; two sums are one of twice the length.
     ratio = noise_multiplier / 2 / math.sqrt(releases.per_round)
     event = dp_accounting.GaussianDpEvent(ratio)
     if clients_per_round < num_clients and not releases.remembers:
@@ -89,7 +89,7 @@ def epsilon(
 
 
 def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """The guarantee of a run, for `summary.json`.
+    """Returns the guarantee of a run, for `summary.json`.
 
     Args:
       settings: Resolved settings, with `aggregator` dp.
@@ -121,11 +121,11 @@ def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def in_words(guarantee: Mapping[str, Any]) -> list[str]:
-    """A guarantee in sentences.
+    """Describes a guarantee in sentences.
 
     Returns:
-      The guarantee and what it does not cover, and a line where clients' state, and one
-      where uploads would break it.
+      The guarantee and its limits, and one line each if clients' memory or uploads
+      would break it.
     """
     process, found = guarantee["process"], guarantee["epsilon"]
     shown = "none, there is no noise" if found is None else f"{found:.4g}"

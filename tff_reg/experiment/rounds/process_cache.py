@@ -1,8 +1,8 @@
-"""Processes that an earlier run has built, from the disk instead of traced anew.
+"""A cache on the disk of traced processes that earlier runs have built.
 
-Tracing a deep network takes longer than many a round of it. Runs that differ in their
-seed, their files or where their clients run share what was traced; a run's initial
-weights are its own. What is kept is in `folder()`, which may be deleted at any time.
+Tracing a deep network often takes longer than a round. Runs that differ only in their
+seed, files or devices share a traced process, with initial weights of their own. The
+files are in `folder()`, which may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 internals = lazy.module("tff_reg.seam.internals")
 
-# The environment's, for another folder.
+# The environment variable for another folder.
 VARIABLE = "TFF_REG_CACHE_DIR"
-# Those used last are kept; each has less than a megabyte.
+# The processes used last are kept; each has less than a megabyte.
 _KEPT, _SUFFIX = 100, ".tff_reg-process"
 _PARTS = (
     "initialize",
@@ -47,7 +47,7 @@ _STATEFUL_PARTS = ("initial_client_state", "get_all_clients_weights")
 
 
 def folder() -> pathlib.Path:
-    """Returns the folder of kept processes: `VARIABLE`, or the user's cache folder."""
+    """Returns the folder of the cache: `VARIABLE`, or the user's cache folder."""
     if own := os.environ.get(VARIABLE):
         return pathlib.Path(own)
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -55,7 +55,7 @@ def folder() -> pathlib.Path:
 
 
 def process(checked: CheckedRun, task: Any, build: Callable[[], Process]) -> Process:
-    """The process of a run over one of our tasks.
+    """Returns the process of a run on one of tff_reg's tasks.
 
     Args:
       checked: The run.
@@ -63,13 +63,13 @@ def process(checked: CheckedRun, task: Any, build: Callable[[], Process]) -> Pro
       build: Builds the process.
 
     Returns:
-      What `build` gives, or one that computes the same.
+      The result of `build`, or a cached process that computes the same.
     """
     config = checked.config
     if config.debug_eager:
         return build()  # It calls Python functions of this process.
     if provenance.plugins_of(checked.values):
-        return build()  # Nobody says when another package's file has changed.
+        return build()  # Changes of third-party files would not be noticed.
     path = folder() / f"{_key(checked, task)}{_SUFFIX}"
     found = _read(path)
     if found is not None:
@@ -85,7 +85,7 @@ def _key(checked: CheckedRun, task: Any) -> str:
     settings = identity_lib.identity(checked.values)
     if checked.config.learning_rate_schedule != "cosine":
         settings.pop("total_rounds")
-    # Classifiers that stay as they are drawn are constants of the network.
+    # Frozen classifiers, drawn from the seed, are constants of the graph.
     methods = checked.config.methods
     if not any(method_lib.does(each, "adapt_network") for each in methods):
         settings.pop("seed")
@@ -134,14 +134,14 @@ def _write(path: pathlib.Path, built: Process) -> None:
     stored = io.BytesIO()
     try:
         _Pickler(stored).dump(_parts(built))
-    except Exception as error:  # Of many kinds: what cannot be pickled says so.
+    except Exception as error:  # Objects that cannot be pickled raise many kinds.
         logging.info("The process is not kept: %s", error)
         return
-    # A disk that is full or cannot be written to does not matter here.
+    # A full or read-only disk does not matter here.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_bytes(path, zlib.compress(stored.getvalue(), 1))
-        # The folder may be one of the user's, with more in it.
+        # The folder may be the user's, with other files in it.
         ours = list(path.parent.glob(f"*{_SUFFIX}"))
         ours.sort(key=lambda each: each.stat().st_mtime)
         for old in ours[:-_KEPT]:
@@ -149,14 +149,14 @@ def _write(path: pathlib.Path, built: Process) -> None:
 
 
 def _parts(built: Process) -> dict[str, Any]:
-    """The computations that a process is made of, by name."""
+    """Returns the computations of a process by name."""
     is_stateful = isinstance(built, training.StatefulLearningProcess)
     names = _PARTS + _STATEFUL_PARTS if is_stateful else _PARTS
     return {name: getattr(built, name) for name in names}
 
 
 def _made(parts: Mapping[str, Any]) -> Process:
-    """The inverse of `_parts`."""
+    """Makes a process from its computations; the inverse of `_parts`."""
     first = [parts[name] for name in _PARTS[:2]]
     named = {name: each for name, each in parts.items() if name not in _PARTS[:2]}
     if _STATEFUL_PARTS[0] in parts:
@@ -167,7 +167,7 @@ def _made(parts: Mapping[str, Any]) -> Process:
 
 
 def _beginning_with(model_fn: Callable[[], Any], process: Process) -> Process:
-    """A process that begins with the weights of another model of the same kind."""
+    """Returns a process that begins with the weights of the model of `model_fn`."""
 
     @tff.tensorflow.computation
     def initial_weights():
@@ -185,7 +185,7 @@ def _beginning_with(model_fn: Callable[[], Any], process: Process) -> Process:
 
 
 class _Pickler(pickle.Pickler):
-    """Knows TFF's computations, and types with the containers that they name."""
+    """Pickler of TFF's computations, and of TFF's types with their containers."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, tff.framework.ConcreteComputation):
@@ -212,9 +212,9 @@ class _Pickler(pickle.Pickler):
 
 
 def _owner(kind: type) -> Optional[type]:
-    """The class in which another one is, which only says its module; or None.
+    """Returns the class that has another class as an attribute; None if none has.
 
-    TensorFlow Privacy's states, named tuples, are such.
+    TensorFlow Privacy's states, named tuples, are such attributes.
     """
     name, there = kind.__name__, vars(sys.modules[kind.__module__])
     if there.get(name) is kind:

@@ -3,11 +3,11 @@
 It covers `process.next`: its types, its structure, and every operation of its
 TensorFlow graphs with attributes and constants, such as batch sizes and local epochs;
 and the hyperparameters of the initial state, such as learning rates. Names are replaced
-by the order in which they come, since TensorFlow and TFF number them by what was traced
-before: the same code has the same digest in another Python process. It does not cover
-seeds and weights that are drawn from them. It covers those of `models.from_keras`, with
-which a client begins that has not taken part yet (MOON), and differs between versions
-of TensorFlow and TFF.
+by their order of appearance, since TensorFlow and TFF number them by what was traced
+before: the same code has the same digest in another Python process. The digest does not
+cover seeds and weights that are drawn from them. It covers the weights of
+`models.from_keras` if they are a client's initial state (MOON), and differs between
+versions of TensorFlow and TFF.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Optional
 from tff_reg.lazy import np, tf, tff, tree
 from tff_reg.training import schedules
 
-# In `config.json`; None where the settings say what the process does.
+# Its name in `config.json`; the value is None if the settings determine the process.
 NAME = "digest_of_process"
-# Attributes with names, seeds, or how operations run; so are those with a `_`.
+# Attributes for names, seeds and execution; those that begin with `_` are ignored, too.
 _IGNORED = ("config", "config_proto", "container", "debug_name", "metadata")
 _IGNORED += ("seed", "seed2", "shared_name")
-# What has the names of a computation's values.
+# Types of messages that contain the names of a computation's values.
 _SYMBOLS = ("Reference", "Local", "Lambda")
 
 
@@ -39,7 +39,7 @@ def of(process: Any, state: Any, *, but_rates: bool = False) -> Optional[str]:
         the number of rounds; for a run whose settings have them.
 
     Returns:
-      The digest; None where `next` is no computation of TFF's.
+      The digest; None if `next` is not a TFF computation.
     """
     computation = getattr(process, "next", None)
     if not isinstance(computation, tff.framework.ConcreteComputation):
@@ -50,14 +50,20 @@ def of(process: Any, state: Any, *, but_rates: bool = False) -> Optional[str]:
         is_symbol = kind in _SYMBOLS
         return str(symbols.setdefault(value, len(symbols))) if is_symbol else value
 
-    serialized = tff.framework.serialize_computation(computation)
+    parts = [computation, getattr(process, "initial_client_state", None)]
+    serialized = [
+        tff.framework.serialize_computation(each)
+        for each in parts
+        if isinstance(each, tff.framework.ConcreteComputation)
+    ]
     get_hparams = getattr(process, "get_hparams", lambda state: ())
     leaves = [
         (path, np.asarray(leaf).tolist())
         for path, leaf in tree.flatten_with_path(get_hparams(state))
     ]
     left_out = schedules.LISTED if but_rates else None
-    return _hashed([_of_message(serialized, text, left_out), *leaves])
+    digests = [_of_message(each, text, left_out) for each in serialized]
+    return _hashed([*digests, *leaves])
 
 
 def _hashed(parts: Iterable[Any]) -> str:
@@ -70,10 +76,10 @@ def _of_message(
     """Computes the digest of a protocol buffer.
 
     Args:
-      message: It.
-      text: Makes a string that does not depend on names of a string in a message of
-        some type.
-      left_out: In the names of constants whose values are left out.
+      message: The protocol buffer.
+      text: Function of a message's type and a string in it; returns a string that does
+        not depend on names.
+      left_out: Text in the names of constants whose values are left out.
     """
     kind = message.DESCRIPTOR.name
     if kind == "TensorFlow":
@@ -95,7 +101,7 @@ def _of_message(
 
 
 def _of_graph(message: Any, left_out: Optional[str]) -> str:
-    """Computes the digest of a `TensorFlow` of TFF's."""
+    """Computes the digest of TFF's message `TensorFlow`."""
     graph = tf.compat.v1.GraphDef()
     message.graph_def.Unpack(graph)
     functions = {each.signature.name: each for each in graph.library.function}
@@ -120,8 +126,7 @@ def _of_graph(message: Any, left_out: Optional[str]) -> str:
         return argument.type, argument.type_attr, argument.number_attr
 
     def of_nodes(nodes: Iterable[Any], places: Mapping[str, int]) -> list[tuple]:
-        random = [each for each in nodes if each.op.startswith("StatelessRandom")]
-        free = {name.partition(":")[0] for each in random for name in each.input}
+        free = {name.partition(":")[0] for each in nodes for name in _seeds(each)}
         if left_out is not None:
             free.update(each.name for each in nodes if left_out in each.name)
         return [
@@ -153,12 +158,23 @@ def _of_graph(message: Any, left_out: Optional[str]) -> str:
     return _hashed([*of_nodes(graph.node, places), *bound])
 
 
+def _seeds(node: Any) -> Iterable[str]:
+    """The inputs of a random operation that are its seed, or its key and counter."""
+    op = node.op
+    if not op.startswith("StatelessRandom"):
+        return ()
+    if op.startswith("StatelessRandomGetKeyCounter"):
+        return node.input[:1]
+    has_counter = op.endswith(("V2", "V3")) and op != "StatelessRandomGammaV2"
+    return node.input[1:3] if has_counter else node.input[1:2]
+
+
 def _places(nodes: Iterable[Any]) -> dict[str, int]:
     return {node.name: number for number, node in enumerate(nodes)}
 
 
 def _placed(text: str, places: Mapping[str, int]) -> str:
-    """The name of a tensor, such as `add:0` or `^add`, with its place for its name."""
+    """Replaces the operation in a tensor's name, `add:0` or `^add`, by its place."""
     name, colon, rest = text.removeprefix("^").partition(":")
     before = "^" if text.startswith("^") else ""
     return f"{before}{places[name]}{colon}{rest}"

@@ -27,7 +27,7 @@ class ProcessState:
 
         Args:
           process: The process.
-          directory: Where clients' states are kept; None for in memory.
+          directory: Directory of the clients' states; None keeps them in memory.
         """
         self._process = process
         self.server: Any = process.initialize()
@@ -70,7 +70,7 @@ class ProcessState:
         return output.metrics
 
     def parts(self) -> dict[str, checkpoints.PartWriter]:
-        """The parts of a checkpoint of this state."""
+        """Returns the parts of a checkpoint of this state."""
         parts: dict[str, checkpoints.PartWriter] = {
             STATE: lambda path: state_file.write_state(path, self.server)
         }
@@ -88,7 +88,7 @@ class ProcessState:
             self._clients.verify(checkpoint.part(CLIENT_STATES))
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Goes back to a checkpoint's state.
+        """Restores a checkpoint's state.
 
         Raises:
           StateMismatchError: If it is not a state of this process.
@@ -98,6 +98,6 @@ class ProcessState:
         self.server = state_file.read_state(checkpoint.part(STATE), like=self.server)
 
     def delete_unnamed(self, kept: Iterable[checkpoints.Checkpoint]) -> None:
-        """Deletes clients' states that neither a kept checkpoint nor this one needs."""
+        """Deletes clients' states that no kept checkpoint and not this state needs."""
         if self._clients is not None:
             self._clients.delete_unnamed(each.part(CLIENT_STATES) for each in kept)

@@ -1,9 +1,9 @@
 """Additions to TFF's programs: an evaluation manager that survives a kill.
 
 `tff.learning.programs.train_model` commits a round after it has begun the round's
-evaluation. A program that is killed in between does the round again when it is started
-again; then TFF 0.87's own manager finds the evaluation that is there already, and the
-program ends with a `ProgramStateExistsError`, each time that it is started.
+evaluation. A program that is killed in between repeats the round when it is started
+again; then TFF 0.87's own manager finds the existing evaluation, and the program ends
+with a `ProgramStateExistsError` at every start.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _EVALUATIONS = "evaluation_of_train_round_"
 class EvaluationManager(tff.learning.programs.EvaluationManager):
     """Evaluates models in one round each, in the order of their training.
 
-    While a model is evaluated the next one is trained; its evaluation waits for the one
-    before it, because `tff.program.CSVFileReleaseManager` drops what it holds of later
+    While a model is evaluated, the next one is trained. Its evaluation waits for the
+    previous one, because `tff.program.CSVFileReleaseManager` drops the rows of later
     rounds.
     """
 
@@ -38,9 +38,9 @@ class EvaluationManager(tff.learning.programs.EvaluationManager):
         """Initialises the manager.
 
         Args:
-          process: An evaluation, see `tff.learning.algorithms.build_fed_eval`.
+          process: Evaluation process, see `tff.learning.algorithms.build_fed_eval`.
           data_source: The clients of evaluations.
-          cohort_size: How many of them take part in one.
+          cohort_size: Number of clients per evaluation.
           metrics_manager: Gets the metrics, by the number of the training round.
           root_dir: Directory for unfinished work.
         """
@@ -66,7 +66,7 @@ class EvaluationManager(tff.learning.programs.EvaluationManager):
 
         Args:
           train_round: The training round that the model comes from.
-          start_timestamp_seconds: When that ended, in seconds since 1970.
+          start_timestamp_seconds: End of that round, in seconds since 1970.
           model_weights: The model's `tff.learning.models.ModelWeights`.
         """
         await self.wait_for_evaluations_to_finish()
@@ -78,7 +78,7 @@ class EvaluationManager(tff.learning.programs.EvaluationManager):
 
 
 class _StartOnly(tff.program.FileProgramStateManager):
-    """Keeps the first state. What is resumed from a later one would count it twice."""
+    """Saves the first state only: a restart from a later one would count it twice."""
 
     async def save(self, program_state: Any, version: int) -> None:
         if version == 0:
@@ -86,13 +86,13 @@ class _StartOnly(tff.program.FileProgramStateManager):
 
 
 class LineReleaseManager(tff.program.ReleaseManager):
-    """Prints loss and accuracy of every round, a line each."""
+    """Prints loss and accuracy of every round, in one line per round."""
 
     def __init__(self, name: str):
         """Initialises the manager.
 
         Args:
-          name: What the numbers are of.
+          name: Name of the numbers in the line.
         """
         self._name = name
 

@@ -17,7 +17,7 @@ Row = Mapping[str, float]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `12.3 s`, `4:05` or `2:03:04`."""
+    """Formats seconds as `12.3 s`, `4:05` or `2:03:04`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, seconds = divmod(round(seconds), 60)
@@ -26,25 +26,25 @@ def duration(seconds: float) -> str:
 
 
 def count(number: Union[int, str], noun: str) -> str:
-    """`1 round`, `2 rounds`, `2 to 4 rounds`."""
+    """Formats a number with a noun: `1 round`, `2 rounds`, `2 to 4 rounds`."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def percent(share: Optional[float]) -> str:
-    """A share as `93.1 %`; a dash for none."""
+    """Formats a fraction as `93.1 %`; a dash for None or NaN."""
     if share is None or math.isnan(share):
         return "-"
     return f"{100 * share:.1f} %"
 
 
 def _of_all_clients(row: Row) -> Optional[str]:
-    """The test accuracy of the mean of all clients' last models, if there is one."""
+    """Describes the test accuracy of the mean of all clients' last models, if any."""
     accuracy = row.get(metrics.ALL_CLIENTS_ACCURACY)
     return None if accuracy is None else f"all clients' mean {percent(accuracy)}"
 
 
 def _own_metrics(row: Row) -> list[str]:
-    """The user's own metrics, of a round that was evaluated."""
+    """Describes the user's own metrics in the row of an evaluated round."""
     usual = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
     return [
         f"{name.removeprefix('evaluation/')} {_number(value)}"
@@ -78,7 +78,7 @@ class Progress:
     """Receives the progress of a run; each method prints nothing unless overridden.
 
     Attributes:
-      tested: What the examples are called that accuracies are on; see `metrics.tested`.
+      tested: Name of the examples of the accuracies, from `metrics.tested`.
     """
 
     tested = "test"
@@ -97,11 +97,11 @@ class Progress:
 
 
 class Silence(Progress):
-    """Says nothing."""
+    """Progress that is not shown."""
 
 
 class Lines(Progress):
-    """One line a round."""
+    """Progress as one line per round."""
 
     def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
         self._total_rounds = total_rounds
@@ -135,7 +135,7 @@ class Lines(Progress):
 
 
 def _knows_size() -> bool:
-    """Whether stderr is a terminal that does not say it has no columns at all."""
+    """Returns whether stderr is a terminal that reports its width."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns > 0
     except (OSError, ValueError):  # No terminal, or not even a file.
@@ -143,7 +143,7 @@ def _knows_size() -> bool:
 
 
 class Bar(Progress):
-    """A progress bar that is drawn over itself."""
+    """Progress as a bar that is redrawn in place."""
 
     def __init__(self, total_rounds: int):
         self._total_rounds = total_rounds
@@ -201,12 +201,12 @@ class Bar(Progress):
 
 
 def for_this_output(total_rounds: int) -> Progress:
-    """A bar where a person sees it being redrawn, lines where they are kept."""
+    """Returns a bar on a terminal or in a notebook, lines elsewhere."""
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     return (Bar if on_terminal or in_notebook() else Lines)(total_rounds)
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this code, and not just something of Jupyter's."""
+    """Returns whether a Jupyter kernel runs this code, not only IPython."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

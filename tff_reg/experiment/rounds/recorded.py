@@ -1,4 +1,4 @@
-"""What `config.json` records of a run's data and model, beside its settings."""
+"""The records of a run's data and model in `config.json`, beside its settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tff_reg.experiment.rounds import process_digest
 
 keras_copies = lazy.module("tff_reg.models.keras_copies")
 
-# A digest of the files whose examples a run has.
+# A digest of the state of a run's data files.
 FILES = "data_files"
 # The images that a model takes, and their normalisation.
 IMAGES = "images"
@@ -24,7 +24,7 @@ KERAS_MODEL = "keras_model"
 
 
 def of(config: ResolvedConfig, task: Any) -> dict[str, Any]:
-    """Returns what is recorded of a run's task, JSON values by name."""
+    """Returns the records of a run's task, JSON values by name."""
     found = {
         "class_names": list(task.class_names),
         IMAGES: _images(task),
@@ -41,7 +41,7 @@ def of(config: ResolvedConfig, task: Any) -> dict[str, Any]:
 
 
 def _images(task: Any) -> dict[str, Any]:
-    """The images' shape, data type and normalisation, which predictions need."""
+    """Returns the images' shape, data type and normalisation, which `predict` needs."""
     stored, _ = task.test_arrays()
     described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
     if isinstance(task.normalize_fn, augmentation.Normalization):
@@ -50,14 +50,14 @@ def _images(task: Any) -> dict[str, Any]:
 
 
 def files_of(config: ResolvedConfig) -> Optional[str]:
-    """The state of the files that a user has named, without their contents.
+    """Returns a digest of the state of the files that the user names, not their bytes.
 
-    Where it is what it was, nothing has to be read to know that the data are the same:
-    whatever writes to a file or puts another in its place changes it, also where size
-    and time of the contents are kept.
+    If it is unchanged, the data are the same, and nothing has to be read: to write to a
+    file, or to replace it, changes the digest even if the size and the modification
+    time stay the same.
 
     Returns:
-      A digest; None where no file is named.
+      The digest; None if no file is named.
     """
     named = [path for path in (config.data_dir, config.split_file) if path]
     digest = hashlib.sha256()
@@ -69,13 +69,13 @@ def files_of(config: ResolvedConfig) -> Optional[str]:
 
 
 def _states_in(path: str) -> Iterator[tuple[str, Optional[os.stat_result]]]:
-    """Names and states of a file, or of a folder and all below it, also by links."""
+    """Yields names and states of a file, or of a folder and its contents, via links."""
     yield "", _state(path)
     seen = set()
     for where, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(where)
         if real in seen:
-            # A link back, or a second one.
+            # A folder that was visited before, by another link.
             folders.clear()
             continue
         seen.add(real)
@@ -89,5 +89,5 @@ def _state(path: str) -> Optional[os.stat_result]:
     try:
         return os.stat(path)
     except OSError:
-        # As of a link to nothing.
+        # For instance a broken link.
         return None

@@ -1,4 +1,4 @@
-"""One round: draws its clients, trains them, evaluates the models."""
+"""The work of one round: client sampling, training, evaluation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SampleFn = Callable[[int, list[str]], Sequence[str]]
 
 
 class TrainingError(RuntimeError):
-    """Raised when a round fails; says which, and what the process said."""
+    """Raised when a round fails; says which, with the error of the process."""
 
 
 def check_sample_fn(sample_fn: Any) -> None:
-    """Checks that a `sample_fn` is None or can be called.
+    """Checks that a `sample_fn` is None or a function of round and client ids.
 
     Raises:
-      TypeError: If not.
+      TypeError: If it is neither.
     """
     if sample_fn is None:
         return
@@ -38,11 +38,11 @@ def check_sample_fn(sample_fn: Any) -> None:
 
 
 class RoundWork:
-    """Trains and evaluates rounds; all that is drawn follows from seed and round.
+    """Trains and evaluates rounds; all randomness follows from the seed and the round.
 
     Attributes:
-      cohort_size: The clients of the round that was trained last.
-      methods_not_finite: Names of the methods whose own numbers were not finite in it.
+      cohort_size: Number of clients in the last round.
+      methods_not_finite: Names of methods with non-finite numbers in the last round.
     """
 
     def __init__(
@@ -92,9 +92,14 @@ class RoundWork:
         self.methods_not_finite = metrics.take_not_finite(row)
         if row.get(metrics.NUM_EXAMPLES) == 0:
             # All clients were rejected: there is no mean, though the sums say 0.
-            for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
-                row[name] = math.nan
-        # Columns are those of the first row, in whatever round they are filled.
+            of_methods = [
+                name
+                for name in row
+                if name.startswith("training/") and name.count("/") == 2
+            ]
+            names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
+            row.update(dict.fromkeys(names, math.nan))
+        # The first row fixes the columns, also those that only later rounds fill.
         names = ["loss", "accuracy", *getattr(self._evaluate, "metrics", ())]
         to_fill = [f"evaluation/{name}" for name in names[2:]]
         if self._evaluate is not None and self._state.has_all_clients_weights:

@@ -1,11 +1,10 @@
-"""A run from its config: what commands, notebooks and services do with it."""
+"""Functions that carry out a run from its config, for commands and Python."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -46,14 +45,14 @@ def run(
     on_round: Optional[OnRound] = None,
     stop: Optional[interruption.Interruption] = None,
 ) -> RunResult:
-    """Does a run, or the rest of it.
+    """Carries out a run, or the rest of it.
 
         experiment.run(experiment.RunConfig(process="fedalign", total_rounds=5))
 
     Args:
-      config: What is asked of the run.
+      config: The request for the run.
       tasks: The module `tasks`, or an object with its functions.
-      progress: As for `Training`; first shows a description of the run.
+      progress: As for `Training`; it also shows a description of the run at the start.
       callbacks: As for `Training`.
       on_round: As for `Training`.
       stop: Gets the message and the clean-up for a signal that ends the process.
@@ -62,10 +61,10 @@ def run(
       The result.
 
     Raises:
-      SettingError: If the config makes no run, or not in its directory or on this
+      SettingError: If the config is invalid, or does not fit its directory or this
         machine.
-      ValueError: If its data are not there, or the method does not go with the model.
-      StateMismatchError: If the state in its directory is not one of its process.
+      ValueError: If its data are missing, or the method does not fit the model.
+      StateMismatchError: If the state in its directory does not fit its process.
       TrainingError: If a round fails.
     """
     return carry_out(
@@ -84,7 +83,7 @@ def carry_out(
     stop: Optional[interruption.Interruption] = None,
     **of_training: Any,
 ) -> RunResult:
-    """Does a run that was checked; more arguments as for `Training`."""
+    """Carries out a checked run; more arguments as for `Training`."""
     stop = stop or interruption.Interruption()
     config = checked.config
     checked.check_ready()
@@ -92,7 +91,7 @@ def carry_out(
         stop.say(functools.partial(description.resumption, config))
     examples = _read(config, checked.tasks)
     with _running(config):
-        # Not before it runs: it would be waited for.
+        # Not before the runtime runs: `shutdown` would wait for its start.
         stop.before_exit(runtime.shutdown)
         progress = progress or progress_lib.for_this_output(config.total_rounds)
         stop.before_exit(progress.close)
@@ -109,7 +108,7 @@ async def run_async(
     callbacks: Sequence[Callback] = (),
     on_round: Optional[OnRound] = None,
 ) -> RunResult:
-    """`run`, for callers that await, in the runtime that is in use.
+    """Does what `run` does without blocking the event loop, in the runtime in use.
 
     The arguments are as for `run`; callbacks, `on_round` and cancelling are as for
     `train_async`.
@@ -133,17 +132,17 @@ async def run_async(
 
 
 def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
-    """Refuses what cannot be run, without loading TensorFlow.
+    """Checks that a run is possible, without loading TensorFlow.
 
     The arguments are as for `run`.
 
     Returns:
-      What the run does.
+      The resolved config.
 
     Raises:
-      SettingError: If the config makes no run, or not in its directory.
-      TypeError: If it is no config.
-      ValueError: If its data are not there.
+      SettingError: If the config is invalid, or does not fit its directory.
+      TypeError: If it is no `RunConfig`.
+      ValueError: If its data are missing.
     """
     checked = CheckedRun(config, tasks)
     checked.check_ready()
@@ -151,15 +150,15 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
 
 
 def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, Any]]:
-    """The summary of a run that there is nothing left to do of.
+    """Returns the summary of a run, if it is finished.
 
     Args:
-      config: What is asked of the run. The rounds and targets that it wants are written
-        to `summary.json`, if that has others.
+      config: The request for the run. Its rounds and targets are written to
+        `summary.json`, if that has others.
       tasks: The module `tasks`, or an object with its functions.
 
     Returns:
-      The summary; None if there is something to do.
+      The summary; None if the run is not finished.
 
     Raises:
       DirectoryError: If its directory holds something else, or another run, or one on
@@ -169,7 +168,7 @@ def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, A
 
 
 def summary_of(checked: CheckedRun) -> Optional[dict[str, Any]]:
-    """As `finished`, of a run that was checked."""
+    """Returns the result of `finished` for a checked run."""
     if checked.summary() is None:
         return None
     assert checked.directory is not None
@@ -194,7 +193,7 @@ def _read(config: ResolvedConfig, tasks: Any) -> Any:
 
 
 def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
-    """The client data of a task, on another machine."""
+    """Loads the client data of a task on another machine."""
     return build(**settings).client_data
 
 
@@ -204,13 +203,13 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
-    """Builds the process of a run; more arguments as of `build_from_settings`."""
+    """Builds the process of a run; more arguments as for `build_from_settings`."""
     return training.build_from_settings(
         config.process,
         task.model_fn,
         config,
         config.strengths,
-        mean_examples=statistics.mean(task.client_data.client_sizes),
+        mean_examples=float(np.mean(task.client_data.client_sizes)),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
         debug_eager=config.debug_eager,
@@ -229,12 +228,12 @@ def prepare(
     The arguments are as for `run`.
 
     Returns:
-      The rounds, of which none is done.
+      The `Training`, whose rounds are still to be done.
 
     Raises:
-      SettingError: If the config makes no run, or no client has examples enough for a
+      SettingError: If the config is invalid, or no client has enough examples for a
         batch.
-      ValueError: If its data are not there, or the method does not go with the model.
+      ValueError: If its data are missing, or the method does not fit the model.
     """
     checked = CheckedRun(config, tasks)
     progress = progress or progress_lib.for_this_output(checked.config.total_rounds)
@@ -249,7 +248,7 @@ def prepare_checked(
     metrics: Mapping[str, Any] = {},
     **of_training: Any,
 ) -> Training:
-    """As `prepare`; the examples may have been read before.
+    """Does what `prepare` does for a checked run; `examples` may be read already.
 
     `metrics` are those of the evaluation, more arguments those of `Training`.
     """
@@ -296,7 +295,7 @@ def prepare_checked(
 
 
 def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]:
-    """Lines on clients that never train, and on test examples of other classes."""
+    """Yields warnings of clients that never train, and of classes without a client."""
     sizes = clients.client_sizes
     idle = sum(size < config.batch_size for size in sizes)
     if config.drop_remainder and idle:
@@ -334,9 +333,9 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
 
 
 def _process(checked: CheckedRun, task: Any) -> Process:
-    """The process of a run, from the cache if it is there."""
+    """Returns the process of a run, from the cache if possible."""
     config = checked.config
-    # All examples of all clients, and what may be missing in a last batch.
+    # Upper bound of a client's weight: all clients' examples, and one batch more.
     most = float(config.local_epochs) * (
         sum(task.client_data.client_sizes) + config.batch_size
     )
@@ -355,7 +354,7 @@ def _process(checked: CheckedRun, task: Any) -> Process:
             ),
         )
 
-    # Of other people's tasks nobody knows what their processes hang on.
+    # It is not known on what the processes of third-party tasks depend.
     if checked.tasks is not lazy.tasks:
         return build()
     return process_cache.process(checked, task, build)
@@ -363,7 +362,7 @@ def _process(checked: CheckedRun, task: Any) -> Process:
 
 @contextlib.contextmanager
 def _running(config: ResolvedConfig) -> Iterator[None]:
-    """The runtime that a run asks for, for the body of a `with` statement."""
+    """Starts the runtime that a run asks for, for the body of a `with` statement."""
     options = config.part(RuntimeSettings)
     if config.debug_eager:
         options["clients_in_parallel"] = 1

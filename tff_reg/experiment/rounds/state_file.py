@@ -1,11 +1,11 @@
 """A server state, or any other structure of arrays, as one `.npz` file.
 
 `tff.program.FileProgramStateManager` writes a SavedModel, which for the state of a
-ResNet-56 (260 arrays, 2.4 MB) takes 1.25 s a save and 1.1 s a load, more than a
+ResNet-56 (260 arrays, 2.4 MB) takes 1.25 s per save and 1.1 s per load, more than a
 round of a small experiment; the same arrays as `.npz` take 0.01 s, the same state
 gives the same bytes, and nothing is added to TensorFlow's graphs. The structure
-itself is not stored: the reader has the process, and `process.initialize()` gives
-it, so a state that does not fit the process is noticed here, by name.
+itself is not stored: the reader takes it from `process.initialize()`, and reports by
+name a stored state that does not fit the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tff_reg.lazy import np, tree
 
 
 class StateMismatchError(ValueError):
-    """Raised when a stored state is not a state of the process that asks for it."""
+    """Raised when a stored state does not fit the process that reads it."""
 
 
 def _name(path: tuple) -> str:
@@ -27,7 +27,7 @@ def _name(path: tuple) -> str:
 
 
 def _to_array(name: str, leaf: Any):
-    """The leaf as an array that needs no pickling."""
+    """Returns a leaf as an array that needs no pickling."""
     if isinstance(leaf, str):
         leaf = leaf.encode("utf-8")
     if isinstance(leaf, bytes):
@@ -42,7 +42,7 @@ def _to_array(name: str, leaf: Any):
 
 
 def _from_array(name: str, array: Any, like: Any):
-    """The leaf that `_to_array` made `array` from; `like` tells its type."""
+    """Returns the leaf that `_to_array` made `array` from; `like` has its type."""
     if isinstance(like, str):
         return array.tobytes().decode("utf-8")
     if isinstance(like, bytes):
@@ -78,7 +78,7 @@ def write_state(path: files.PathLike, state: Any) -> None:
 
 
 def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any:
-    """Reads what `write_state` wrote.
+    """Reads a state that `write_state` wrote.
 
     Args:
       path: The file.

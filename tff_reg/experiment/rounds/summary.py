@@ -1,4 +1,4 @@
-"""A run in numbers: what `summary.json` says, from the columns of `metrics.csv`.
+"""The summary of a run: the numbers of `summary.json`, from those of `metrics.csv`.
 
 The moving average and the rounds to a target are the protocol of Kim et al.,
 "Multi-Level Branched Regularization for Federated Learning" (FedMLB), ICML 2022,
@@ -16,10 +16,10 @@ from typing import Any, Optional
 from tff_reg.experiment.rounds import metrics, privacy
 
 EMA_MOMENTUM = 0.9
-# Why, and with how many rounds in all, a callback ended the run; of such runs only.
+# The reason and `total_rounds` of a run that a callback ended; only in such a summary.
 STOPPED_EARLY = "stopped_early"
 
-# What was measured in the last round; a cell that is empty was not.
+# Metrics that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
     metrics.TRAINING_LOSS,
     metrics.EVALUATION_LOSS,
@@ -28,17 +28,17 @@ _MUST_BE_FINITE = (
     metrics.ALL_CLIENTS_ACCURACY,
 )
 
-# What a summary has of rounds and targets that somebody wants.
+# The parts of a summary that depend on the requested rounds and targets.
 _WHAT_IS_WANTED = ("accuracy_at_rounds", "rounds_to_target")
 
 
 def moving_average(
     values: Sequence[float], momentum: float = EMA_MOMENTUM
 ) -> list[float]:
-    """Exponential moving average over the evaluated rounds.
+    """Computes an exponential moving average over the evaluated rounds.
 
     Args:
-      values: Numbers by evaluated round.
+      values: One number per evaluated round.
       momentum: m of a_t = m a_(t-1) + (1 - m) x_t, where a_0 = x_0.
 
     Returns:
@@ -55,19 +55,19 @@ def moving_average(
 def summarize(
     table: metrics.MetricsTable, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The results of a run in a few numbers.
+    """Computes the summary of a run.
 
     Args:
-      table: A row a round; at least one.
-      settings: What `config.json` holds, of which some are copied;
-        `accuracy_at_rounds` and `target_accuracies`, lists of numbers, say what else is
-        wanted, `target_measure` and `target_model` what has to reach a target.
+      table: One row per round; at least one row.
+      settings: The values of `config.json`, some of which are copied. The lists
+        `accuracy_at_rounds` and `target_accuracies` are the requested rounds and
+        targets; `target_measure` and `target_model` choose what must reach a target.
 
     Returns:
-      JSON values by name; None for what was not measured, is not finite, or was not
-      reached. Accuracies are shares on the test set, or with a `validation_share` on
-      the held-out training examples; those with `ema` are of their moving average,
-      those with `all_clients` of the mean of all clients' last models.
+      JSON values by name; None for a value that was not measured, is not finite, or was
+      not reached. Accuracies are 0 to 1, on the test set, or with a `validation_share`
+      on the held-out training examples; `ema` marks their moving average, `all_clients`
+      the accuracies of the mean of all clients' last models.
       `rejected_clients` counts the updates that were not finite and were left out,
       `rounds_without_training` the rounds in which nobody trained; `ends_finite` says
       whether the last round's losses and accuracies are finite. With differentially
@@ -102,7 +102,7 @@ def summarize(
     }
 
 
-# A round that was measured, its accuracy and the moving average there.
+# An evaluated round, its accuracy and the moving average there.
 _Measured = tuple[int, float, float]
 
 
@@ -154,7 +154,7 @@ def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
 def _measured(
     rows: Sequence[Mapping[str, Optional[float]]], column: str
 ) -> list[_Measured]:
-    """Rounds that were measured, with the accuracy and its moving average."""
+    """Returns the evaluated rounds, with the accuracy and its moving average."""
     found = [(int(row[metrics.ROUND] or 0), row.get(column)) for row in rows]
     known = [(number, value) for number, value in found if value is not None]
     averages = moving_average([value for _, value in known])
@@ -181,16 +181,16 @@ def _largest(values: Iterable[float]) -> Optional[float]:
 def of_finished_run(
     directory: Any, settings: Mapping[str, Any]
 ) -> Optional[dict[str, Any]]:
-    """The summary of a finished run, with the rounds and targets wanted now.
+    """Returns the summary of a finished run, with the requested rounds and targets.
 
     Args:
       directory: The `RunDirectory`; nothing is written there.
-      settings: `total_rounds`, and what else is wanted, as for `summarize`.
+      settings: `total_rounds`, and the requested rounds and targets as for `summarize`.
 
     Returns:
-      What `summary.json` would hold; None if no run of so many rounds has finished
-      there, or its files do not belong together, so that it has to be done again from
-      its last checkpoint.
+      The contents for `summary.json`; None if no run of at least `total_rounds` has
+      finished there, or its files are inconsistent or damaged, so that it has to be
+      done again from its last checkpoint.
     """
     if directory.config is None or not directory.is_finished(settings["total_rounds"]):
         return None
@@ -223,7 +223,7 @@ def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    """The same, and `summary.json` is written anew if it says something else.
+    """Returns the result of `of_finished_run`; updates `summary.json` if it differs.
 
     Raises:
       DirectoryError: If `summary.json` cannot be written.

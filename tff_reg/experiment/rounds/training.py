@@ -1,4 +1,4 @@
-"""A training: a process, its clients' data and how the rounds go; `train` runs it."""
+"""A training: a process, its clients' data and its rounds; `train` runs it."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ R = TypeVar("R")
 class Training:
     """The rounds of a learning process, or the rest of them.
 
-    With an `output_dir`, what was stopped (by Ctrl-C, a notebook's interrupt, an
-    exception, `kill -9`) goes on when run again, to the same bytes.
+    With an `output_dir`, a training that was stopped (by Ctrl-C, a notebook's
+    interrupt, an exception, `kill -9`) resumes when run again, with the same bytes.
 
     Attributes:
       process: Any `tff.learning.templates.LearningProcess`, or a
         `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
-        `output_dir`, or in memory without one. Where its server keeps the mean of all
-        clients' last models, that is evaluated and written beside the server model.
+        `output_dir`, or in memory without one. If its server keeps the mean of all
+        clients' last models, that mean is evaluated and written, too.
       client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
         `tff_reg.data.ArrayClientData`.
-      total_rounds: Rounds that the run has when it is finished.
-      clients_per_round: Clients sampled a round, without replacement.
+      total_rounds: Number of rounds of the finished run.
+      clients_per_round: Clients sampled per round, without replacement.
       client_sampling: 'fixed' draws exactly `clients_per_round` clients;
         'independent' includes each client with probability clients_per_round / (number
         of clients), and at least one client.
       sample_fn: Samples the clients in place of `client_sampling`: called with the
-        round (from 1) and all clients' ids, returns the ids of those that take part.
-        Its result may depend on these only, since a run that is resumed does not call
-        it for the rounds done; `config.json` has its digest, and a run is not resumed
-        with another one.
+        round (from 1) and all clients' ids, it returns the ids of the cohort. Its
+        result may depend on its arguments only, since a resumed run does not call it
+        for the rounds done. `config.json` has its digest: a run is not resumed with
+        another function.
       seed: Seed of the sampling and of the clients' keys.
-      evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
-        instance a `CentralEvaluation`; None to train without evaluation.
+      evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
+        `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
       rounds_per_evaluation: Number of rounds between two evaluations; the last round
         is always evaluated.
       rounds_per_checkpoint: Number of rounds between two checkpoints; there is also one
         after the last round, and when `on_round` raises.
       keep_best: Write the server's model after the round with the best test accuracy
         to `best_weights.npz`; the first of several equal ones.
-      client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
-        its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
+      client_dataset_fn: Function of a client's id and its key for the round (int64 [2])
+        that returns its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
       output_dir: Directory to resume from and to write to, or its `RunDirectory`; None
         writes nothing.
       overwrite: Delete the run in `output_dir` first.
-      settings: What to record in `config.json` beside the attributes above, and to
-        compare with it when a run is resumed: JSON values by name.
+      settings: Further JSON values by name, which are recorded in `config.json` and
+        compared with it when a run is resumed.
       title: Title of `accuracy.png`.
       subtitle: The line below the title.
       weight_names: Names of the trainable and the other variables, for
@@ -77,8 +77,8 @@ class Training:
       callbacks: Called at the start, after every round and at the end, in this order
         and after the run's own; see `experiment.Callback`.
       on_round: Called with the row of every round, in order, as in `RunResult.rows`,
-        with those that an earlier process did first. An exception that it raises stops
-        the run; call again to resume.
+        including the rounds of earlier processes. An exception that it raises stops the
+        run; call again to resume.
     """
 
     process: Process
@@ -174,7 +174,7 @@ class Training:
         Raises:
           DirectoryError: If `output_dir` holds something else, or a run with other
             settings.
-          StateMismatchError: If the state there is not one of this process.
+          StateMismatchError: If the state there does not fit this process.
           TrainingError: If a round fails, from the error of the process.
         """
         rounds = loop.Rounds(self)
@@ -188,14 +188,14 @@ class Training:
 def with_arguments_of(
     kind: Callable[P, A],
 ) -> Callable[[Callable[[A], R]], Callable[P, R]]:
-    """Gives a function of a dataclass the arguments that make one; a decorator."""
+    """Decorator that gives a function of a dataclass the dataclass's arguments."""
 
     def decorate(function: Callable[[A], R]) -> Callable[P, R]:
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             return function(kind(*args, **kwargs))
 
         functools.update_wrapper(called, function)
-        # Whose arguments `help` shows.
+        # `help` shows the arguments of `kind`.
         vars(called)["__wrapped__"] = kind
         return called
 
@@ -219,7 +219,7 @@ def train(training: Training) -> RunResult:
       ValueError: If a number is out of range.
       DirectoryError: If `output_dir` holds something else, or a run with other
         settings.
-      StateMismatchError: If the state there is not one of this process.
+      StateMismatchError: If the state there does not fit this process.
       TrainingError: If a round fails.
     """
     return training.run()

@@ -1,6 +1,6 @@
 """A table or figure of a paper: its cells, and its numbers beside the runs' numbers.
 
-    table.csv    a row a number: row, column, quantity, published, here, mean, ...
+    table.csv    one row per number: row, column, quantity, published, here, mean, ...
     table.md     the table as the paper has it, published and here side by side
 
 `tff_reg.tasks.recipes.artifacts` lists the tables and figures. TensorFlow is not loaded
@@ -20,8 +20,8 @@ from tff_reg.experiment.report import finished_runs, table
 _WIDTH = 88
 _NONE = "-"
 
-# Names of quantities: what a table's head calls them. `ema@R` is the moving average
-# after R rounds, `rounds@T` the rounds to the accuracy T, a share.
+# Table headings of quantities. `ema@R` is the moving average after R rounds, `rounds@T`
+# the number of rounds to the accuracy T (0 to 1).
 _AT = {"ema": "EMA after {} rounds (%)", "rounds": "rounds to {} %"}
 SHARES = {
     "accuracy": ("accuracy (%)", "final_accuracy"),
@@ -44,12 +44,12 @@ class Cell:
     """A cell of a table, or a curve of a figure.
 
     Attributes:
-      row: The row's name, as the paper prints it; of a figure, the curve's.
-      column: The column's; of a figure, the panel's.
-      recipes: The recipes that it is of; the mean over several.
-      quantities: What it shows.
-      published: What the paper prints of each; None where it prints nothing.
-      settings: What the runs have beside the recipe.
+      row: The row's name, as the paper prints it; in a figure, the curve's name.
+      column: The column's name; in a figure, the panel's name.
+      recipes: The recipes of its runs; several are averaged.
+      quantities: The quantities that it shows.
+      published: The paper's text for each quantity; None if it prints nothing.
+      settings: The settings of the runs beside the recipe.
     """
 
     row: str
@@ -65,16 +65,16 @@ class Artifact:
     """A table or figure.
 
     Attributes:
-      name: Such as `fedmlb/table2` or `man/figure4`.
-      title: What it is about.
+      name: Its name, such as `fedmlb/table2` or `man/figure4`.
+      title: Its subject.
       cells: Its cells, row by row or column by column.
-      weights: Of which of a run's weights the flatness is: those whose accuracy is
+      weights: The kind of weights whose flatness is measured: those whose accuracy is
         reported.
-      hessian: Settings of `bin/analyze hessian`, where not its defaults.
+      hessian: Settings of `bin/analyze hessian` that differ from the defaults.
       picture: How the figure is drawn: curves, compute_time, landscape, eigenvalues or
         singular_values; empty for a table.
-      curve: What the curves are of: a name of `SHARES`.
-      notes: What is to be known, whole sentences.
+      curve: The accuracy that the curves show: a name of `SHARES`.
+      notes: Notes below the table, whole sentences.
     """
 
     name: str
@@ -103,13 +103,13 @@ class Number:
 
     Attributes:
       cell: The cell.
-      quantity: What it is.
-      published: What the paper prints; None for nothing.
-      here: What there is here, as the paper would print it; `-` for nothing.
-      mean: In the paper's units; None where a run never reached the target.
-      deviation: Over seeds, or over the recipes of the cell if there are several; None
-        for one.
-      seeds: How many runs of each recipe there are.
+      quantity: Its quantity.
+      published: The paper's text; None for none.
+      here: The text for the runs, as the paper would print it; `-` for none.
+      mean: Mean in the paper's units; None if a run never reached the target.
+      deviation: Deviation over seeds, or over the cell's recipes if there are several;
+        None for one.
+      seeds: Number of runs of each recipe, the smallest if they differ.
     """
 
     cell: Cell
@@ -122,7 +122,7 @@ class Number:
 
 
 def split(quantity: str) -> tuple[str, Optional[str]]:
-    """A quantity's kind and what stands behind its @, if anything does."""
+    """Splits a quantity into its kind and the text after its @, None without one."""
     kind, is_at, at = quantity.partition("@")
     return kind, at if is_at else None
 
@@ -140,7 +140,7 @@ def head(quantity: str) -> str:
 
 
 def analysed(quantity: str) -> Optional[str]:
-    """The column of a run's analyses that a quantity is of, if it is of one."""
+    """Returns the column of a run's analyses that a quantity needs, or None."""
     column = "mflops" if quantity == "gflops" else quantity
     known = {*finished_runs.HESSIAN_COLUMNS, *finished_runs.COST_COLUMNS}
     return column if column in known else None
@@ -158,9 +158,9 @@ def number(
     Args:
       cell: The cell.
       quantity: Its quantity.
-      published: What the paper prints.
-      values: The runs' values in the paper's units: a list of seeds for each recipe.
-      last_round: The rounds of the longest run.
+      published: The paper's text.
+      values: The runs' values in the paper's units: one list of seeds per recipe.
+      last_round: The number of rounds of the longest run.
     """
     seeds = min(map(len, values))
     if not seeds:
@@ -181,7 +181,7 @@ def number(
 
 
 def _digits(published: Optional[str]) -> int:
-    """As many decimals as the paper prints; two where it prints nothing."""
+    """Returns the number of decimals in the paper's text; two without a text."""
     if published is None:
         return 2
     return len(published.split()[0].rstrip("+").partition(".")[2])
@@ -189,7 +189,7 @@ def _digits(published: Optional[str]) -> int:
 
 def _shown(value: float, digits: int) -> str:
     text = f"{value:.{digits}f}"
-    # A small number keeps two digits that say something.
+    # A small number keeps two significant digits.
     is_small = 0 < abs(value) < 10.0 ** (1 - digits)
     return f"{value:.2g}" if is_small else text
 
@@ -205,7 +205,7 @@ def write(
     Args:
       artifact: The table or figure.
       numbers: Its numbers.
-      notes: What stands below the table, sentences.
+      notes: Sentences below the table.
       output_dir: The directory; made if it is not there.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A series carried out: runs and their analyses, told of line by line.
+"""The execution of a series: runs and their analyses, reported line by line.
 
-Each is a command in a process of its own. What is finished is not repeated, what fails
-is named, and the rest goes on.
+Each is a command in its own process. Finished runs are not repeated; failed runs are
+named, and the others go on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRONG_FLAGS = 2
 
 
 class WrongFlagsError(ValueError):
-    """Raised when the first run that is started says that its flags are wrong."""
+    """Raised when the first run that is started reports wrong flags."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Analysis:
     """An analysis of a finished run.
 
     Attributes:
-      subject: The object of the analysis.
-      directory: The run's.
-      name: The run's, for people.
+      subject: The subject for `bin/analyze`.
+      directory: The run's directory.
+      name: The run's name for people.
       flags: Its flags beside the run's directory.
     """
 
@@ -52,14 +52,14 @@ def analyses_for(
     weights: str = finished_runs.WEIGHTS.default,
     settings: Mapping[str, Any] = {},
 ) -> list[Analysis]:
-    """The analyses that columns need and a finished run has not.
+    """Returns the analyses that columns need and a finished run lacks.
 
     Args:
-      directory: The run's.
-      name: The run's, for people.
+      directory: The run's directory.
+      name: The run's name for people.
       columns: As for `finished_runs.read`.
       weights: As for `finished_runs.read`.
-      settings: Those of `bin/analyze hessian`, where not its defaults.
+      settings: Settings of `bin/analyze hessian` that differ from the defaults.
     """
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
@@ -114,13 +114,13 @@ class Batch:
 
         Args:
           planned: The runs.
-          start: What starts commands: `tff_reg.commands.START`.
-          jobs: How many at a time.
-          verbosity: Of the runs. They are watched on a terminal, or with one of 0 or
-            more, unless they are several at a time, or `executor` runs them.
+          start: The command line that starts commands: `tff_reg.commands.START`.
+          jobs: Number of runs at a time.
+          verbosity: The runs' verbosity. Their output is shown on a terminal, or if it
+            is at least 0, unless several run at a time or `executor` is given.
           executor: Runs the commands: has the `execute` and `stop` of
-            `jobs_lib.ChildProcesses`; None for processes of their own.
-          say: Prints.
+            `jobs_lib.ChildProcesses`; None for child processes.
+          say: Prints a line, like `print`.
         """
         is_verbose = verbosity is not None and verbosity >= 0
         is_seen = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
@@ -153,9 +153,9 @@ class Batch:
         """Carries out a run; returns None, or why it failed, in one line.
 
         Raises:
-          Interrupted: If somebody stopped it.
-          WrongFlagsError: If it is the first that is started here, and says that its
-            flags are wrong.
+          Interrupted: If a signal stopped it.
+          WrongFlagsError: If it is the first run that is started here, and it reports
+            wrong flags.
         """
         is_first, self._is_first = self._is_first, False
         more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
@@ -171,7 +171,7 @@ class Batch:
         """Runs the unfinished runs.
 
         Args:
-          on_finished: Called whenever something has finished.
+          on_finished: Called after each run that finishes.
 
         Raises:
           Interrupted, WrongFlagsError: As for `run_one`.
@@ -205,11 +205,11 @@ class Batch:
                 on_finished()
 
     def analyse(self, analyses: Sequence[Analysis]) -> None:
-        """Does analyses; each kind in as many processes as there are jobs.
+        """Carries out analyses; each kind in as many processes as there are jobs.
 
         Raises:
           ValueError: If one fails.
-          Interrupted: If somebody stopped one.
+          Interrupted: If a signal stopped one.
         """
         kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
         for each in analyses:
@@ -243,7 +243,7 @@ class Batch:
         items: Sequence[Any],
         begin: Callable[[int], None],
     ) -> Iterator[tuple[int, Any]]:
-        """Does work on items; yields the number of each and its result as they end."""
+        """Calls `work` for items; yields each item's index and result as it ends."""
         if self._jobs == 1:
             for number, item in enumerate(items):
                 begin(number)
@@ -272,7 +272,7 @@ class Batch:
         self._is_in_line = False
 
     def end_line(self) -> None:
-        """Ends the line that waits for a result, before another line."""
+        """Ends an unfinished line that waits for a result."""
         if self._is_in_line:
             self._say(flush=True)
         self._is_in_line = False
@@ -291,7 +291,7 @@ class Batch:
 
 
 def _why(status: int, said: str) -> Optional[str]:
-    """Why a command failed; None if it did not."""
+    """Returns why a command failed; None if it succeeded."""
     if status == 0:
         return None
     why = f"exit code {status}"
@@ -301,7 +301,7 @@ def _why(status: int, said: str) -> Optional[str]:
 
 
 def result(run: PlannedRun) -> str:
-    """A finished run in a line."""
+    """Describes a finished run in one line."""
     summary = run.result()
     assert summary is not None
     accuracy = progress.percent(summary["final_accuracy"])

@@ -1,8 +1,8 @@
-"""Other places where the commands of a series run: SLURM's jobs, and Ray's tasks.
+"""Executors that run the commands of a series as SLURM jobs or Ray tasks.
 
-A job is the command that this machine would start, in the same folder: its machine has
-this one's files and this Python. So what is finished is not repeated, and what was
-killed resumes, wherever it runs next.
+A job is the command that this machine would start, in the same folder: all machines
+have the same files and this Python. So finished runs are not repeated, and killed runs
+resume on any machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tff_reg.runtime import ray_cluster
 from tff_reg.runtime.worker_process import WorkerError
 from tff_reg.settings import SettingError
 
-# What a task of Ray's gets from this process's environment; a job of SLURM's gets all.
+# Prefixes of the variables that a Ray task inherits; a SLURM job inherits all.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_", "PYTHON")
-# Defaults of sbatch's options, which --sbatch may change. A minute before its time is
-# over, the job ends its run and is queued again.
+# Defaults of sbatch's options, which --sbatch may change. A minute before its time
+# limit, the job ends its run and is queued again.
 _SBATCH = {"time": "12:00:00", "signal": "B:USR1@60"}
 _SCRIPT = """\
 #!/bin/bash
@@ -41,12 +41,12 @@ trap 'kill -TERM $run; wait $run; scontrol requeue $SLURM_JOB_ID; sleep 120' USR
 run=$!
 wait $run
 """
-# How often a task is started again whose machine was lost.
+# The largest number of restarts of a task whose machine was lost.
 _RETRIES = 3
 
 
 class UnreachableError(ValueError):
-    """Raised where no job can run: there is no SLURM, no Ray, or no room for one."""
+    """Raised when no job can run: there is no SLURM, no Ray, or no room for one."""
 
 
 def executor(
@@ -55,15 +55,15 @@ def executor(
     """Returns the executor that the settings choose; None for this machine.
 
     Args:
-      values: Those of `jobs.SETTINGS`.
-      folder: The runs', where SLURM's jobs leave what they say of errors.
+      values: Values of `jobs.SETTINGS` by name.
+      folder: Directory of the runs, where SLURM jobs write their errors.
       ray_address: As for `ray_cluster.Cluster`.
 
     Returns:
       None for this machine alone, or an executor like `jobs.ChildProcesses`.
 
     Raises:
-      SettingError: If a setting has a value that it cannot have.
+      SettingError: If a value is not allowed.
       UnreachableError: If no job can run there.
     """
     cpus, gpus = values["cpus_per_job"], values["gpus_per_job"]
@@ -93,7 +93,7 @@ def _sbatch_options(given: Sequence[str]) -> dict[str, str]:
 
 
 def _environment() -> dict[str, Optional[str]]:
-    """Returns how a job's environment differs from this one; None removes."""
+    """Returns a job's changes of this environment; None removes a variable."""
     changes: dict[str, Optional[str]] = {**jobs.threads()}
     if os.environ.get("KERAS_HOME") == scratch.folder():  # This process's own.
         changes["KERAS_HOME"] = None
@@ -101,17 +101,17 @@ def _environment() -> dict[str, Optional[str]]:
 
 
 class SlurmJobs:
-    """Runs commands as jobs of SLURM: each is an `sbatch` that waits for its job."""
+    """Executor of commands as SLURM jobs; for each, an `sbatch` waits for its end."""
 
     def __init__(self, folder: str, options: Mapping[str, str], cpus: int, gpus: int):
         """Submits nothing.
 
         Args:
-          folder: Where a folder for the jobs' errors is made, which all machines see.
-            It goes when this stops.
-          options: sbatch's, by name; empty for those without a value.
-          cpus: Cores of a job.
-          gpus: GPUs of a job.
+          folder: Directory that all machines see; it gets a folder for the jobs'
+            errors, which `stop` deletes.
+          options: sbatch's options by name; empty for options without a value.
+          cpus: Cores per job.
+          gpus: GPUs per job.
 
         Raises:
           UnreachableError: If there is no SLURM.
@@ -120,7 +120,7 @@ class SlurmJobs:
             if shutil.which(command) is None:
                 raise UnreachableError(f"There is no SLURM here: no {command} on PATH.")
         self._where = folder
-        # By which they are cancelled: sbatch says a job's number only at its end.
+        # Jobs are cancelled by name: sbatch prints a job's number only at its end.
         self._name = f"tff_reg-{uuid.uuid4().hex[:12]}"
         asked = {"cpus-per-task": str(cpus), **_SBATCH}
         if gpus:
@@ -135,11 +135,11 @@ class SlurmJobs:
         self._lock = threading.Lock()
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """As `jobs.ChildProcesses.execute`.
+        """Does what `jobs.ChildProcesses.execute` does.
 
         Raises:
-          Interrupted: If this is stopped.
-          UnreachableError: If SLURM takes not even the first job.
+          Interrupted: If `stop` was called.
+          UnreachableError: If SLURM refuses the first job.
         """
         with tempfile.TemporaryFile() as refusal:
             with self._lock:
@@ -189,7 +189,7 @@ class SlurmJobs:
         said = ""
         with contextlib.suppress(OSError), path.open("rb") as errors:
             said = jobs.last_line(errors)
-        if status > 128:  # How a shell says that a signal ended it.
+        if status > 128:  # A shell's exit status for a command that a signal ended.
             return 128 - status, said
         if status and not said:
             said = f"SLURM's job {number} said nothing; sacct -j {number} may know more"
@@ -210,13 +210,13 @@ class SlurmJobs:
 
 @dataclasses.dataclass(frozen=True)
 class RayJob:
-    """A command that a task of Ray's carries out.
+    """A command that a Ray task carries out.
 
     Attributes:
       command: The command and its arguments.
-      folder: Where it is started.
-      environment: Variables of its environment; None removes one.
-      cores: How many cores it keeps to.
+      folder: Its working directory.
+      environment: Variables to set in its environment; None removes one.
+      cores: Number of cores that it may use.
     """
 
     command: Sequence[str]
@@ -226,16 +226,16 @@ class RayJob:
 
     @classmethod
     def of(cls, command: Sequence[str], cores: int, hides_gpus: bool) -> RayJob:
-        """The command as this process would start it."""
+        """Returns the job of a command as this process would start it."""
         inherited = {n: v for n, v in os.environ.items() if n.startswith(_INHERITED)}
-        # OMP_NUM_THREADS: else Ray's own.
+        # Removes the OMP_NUM_THREADS that Ray sets.
         environment = {"OMP_NUM_THREADS": None, **inherited, **_environment()}
         if hides_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         return cls(tuple(command), os.getcwd(), environment, cores)
 
     def run(self) -> tuple[int, str]:
-        """Carries it out here; returns its exit status and its last line of errors."""
+        """Runs the command here; returns its exit status and last line of errors."""
         environment = {**os.environ, **self.environment}
         with tempfile.TemporaryFile() as errors, _own_cores(self.cores) as cores:
             process = jobs.start(
@@ -245,7 +245,7 @@ class RayJob:
                 env={n: each for n, each in environment.items() if each is not None},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                # Ctrl-C is for who asked for it.
+                # Ctrl-C must only reach the process that submitted the job.
                 start_new_session=True,
             )
             return process.wait(), jobs.last_line(errors)
@@ -253,10 +253,10 @@ class RayJob:
 
 @contextlib.contextmanager
 def _own_cores(number: int) -> Iterator[str]:
-    """Cores of this machine, as for `jobs.start`, that no other job has.
+    """Yields cores of this machine, as for `jobs.start`, that no other job uses.
 
-    A core is had by a socket of its name, which goes with the process that made it.
-    All cores, where too few are free.
+    An abstract socket with the core's name reserves the core until its process ends.
+    Yields an empty text, for all cores, if too few are free.
     """
     found = []
     with contextlib.ExitStack() as held:
@@ -270,16 +270,16 @@ def _own_cores(number: int) -> Iterator[str]:
 
 
 class RayTasks:
-    """Runs commands as Ray's tasks."""
+    """Executor of commands as Ray tasks."""
 
     def __init__(self, address: Optional[str], number: int, cpus: int, gpus: float):
         """Connects to Ray.
 
         Args:
           address: As for `ray_cluster.Cluster`.
-          number: Of jobs at a time.
-          cpus: Cores of a job.
-          gpus: GPUs of a job, or a part of one.
+          number: Number of jobs at a time.
+          cpus: Cores per job.
+          gpus: GPUs per job; may be a fraction.
 
         Raises:
           UnreachableError: If there is no Ray, or none of its nodes has room for a job.
@@ -303,10 +303,10 @@ class RayTasks:
         self._lock = threading.Lock()
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """As `jobs.ChildProcesses.execute`.
+        """Does what `jobs.ChildProcesses.execute` does.
 
         Raises:
-          Interrupted: If this is stopped.
+          Interrupted: If `stop` was called.
         """
         with self._lock:
             if self._is_stopped:

@@ -1,9 +1,9 @@
 """The executors of a series' commands: processes of this machine, or a cluster.
 
-Jobs that run side by side share the cores, those that are left all of them, and the
-GPUs, and have as many threads for an operation as one alone, so that their bytes are
-the same. `cluster_jobs` has other places. All of them `execute` commands, in as many
-threads as there are jobs, until they are to `stop`.
+Jobs that run side by side share the GPUs and the cores; the cores of a job that ends go
+to the others. Each has as many threads per operation as a single job, so that their
+bytes are the same. `cluster_jobs` has the executors for clusters. All executors
+`execute` commands, in one thread per job, until `stop` is called.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ SETTINGS = (
 )
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-# Where NVIDIA's driver lists them; TensorFlow would take seconds to say.
+# NVIDIA's driver lists the GPUs here; to ask TensorFlow would take seconds.
 _NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
 _PATIENCE_SECONDS = 2.0
-# Exit statuses of commands that somebody stopped, and by which signal.
+# Signals by the exit statuses of commands that they stopped.
 INTERRUPTED = {
     status: number
     for number in (signal.SIGINT, signal.SIGTERM)
     for status in (128 + number, -number)
 }
 
-# Runs as `python -c`: asks to be killed when its parent ends, keeps to its cores, then
-# becomes the run. SIGUSR2 is how a cluster tells the parent that its time is over.
+# Runs as `python -c`: asks to be killed when its parent ends, binds itself to its cores
+# and becomes the run. Ignores SIGUSR2, by which a cluster announces its time limit.
 _BIND_AND_EXECUTE = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -97,7 +97,7 @@ if os.getppid() == int(sys.argv[1]):  # else we were too late
 
 
 class Interrupted(Exception):
-    """Raised when somebody stopped a run, and so the series."""
+    """Raised when a signal stopped a run, and with it the series."""
 
     def __init__(self, number: int):
         super().__init__(f"stopped by signal {number}")
@@ -105,16 +105,16 @@ class Interrupted(Exception):
 
 
 class ChildProcesses:
-    """Runs commands in processes of their own, which end with this one."""
+    """Executor of commands in child processes, which end with this process."""
 
     def __init__(self, *, is_watched: bool, jobs: int = 1):
         """Starts nothing.
 
         Args:
-          is_watched: Whether somebody sees what the commands print. If not, they are
-            silent, and what goes wrong is kept.
-          jobs: How many threads may `execute` at a time; their commands share the
-            cores and the GPUs.
+          is_watched: Whether to show the commands' output; if not, it is dropped, and
+            `execute` returns the last line of errors.
+          jobs: Number of threads that may `execute` at a time; their commands share
+            the cores and the GPUs.
         """
         self._is_watched = is_watched
         self._jobs = jobs
@@ -124,13 +124,13 @@ class ChildProcesses:
         self._lock = threading.Lock()
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """Runs a command to its end, in a thread that lives as long.
+        """Runs a command to its end; the calling thread must live as long.
 
         Returns:
           Its exit status and its last line of errors.
 
         Raises:
-          Interrupted: If somebody stopped it.
+          Interrupted: If a signal or `stop` ended it.
         """
         with tempfile.TemporaryFile() as errors:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
@@ -152,8 +152,8 @@ class ChildProcesses:
                 self._free.append(place)
                 self._share_cores()
                 if self._is_stopped:
-                    # Whatever the status: an interpreter that was still starting
-                    # ends with one of its own.
+                    # Whatever the status: an interpreter that is interrupted during
+                    # its start has another exit status.
                     raise Interrupted(signal.SIGINT)
             said = last_line(errors)
         if status in INTERRUPTED:
@@ -161,17 +161,17 @@ class ChildProcesses:
         return status, said
 
     def _share_cores(self) -> None:
-        """Divides them among the commands under way, when one has begun or ended."""
+        """Divides the cores among the running commands, after a start or an end."""
         if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
             return
         cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
         for index, process in enumerate(self._processes):
             share = [*map(int, _part(cores, index, len(self._processes)))]
             shared: set[int] = set()
-            # Again, until no thread has begun meanwhile.
+            # Repeats until no new thread has started meanwhile.
             while others := {*_threads_under(process.pid)} - shared:
                 for thread in others:
-                    with contextlib.suppress(OSError):  # It has just ended.
+                    with contextlib.suppress(OSError):  # The thread has just ended.
                         os.sched_setaffinity(thread, share)
                 shared |= others
 
@@ -199,12 +199,12 @@ class ChildProcesses:
 
 
 def _part(all_of_them: list[str], place: int, number: int) -> list[str]:
-    """Returns one job's share of the cores."""
+    """Returns one job's share of the cores or GPUs."""
     return all_of_them[place::number] or [all_of_them[place % len(all_of_them)]]
 
 
 def _threads_under(pid: int) -> Iterator[int]:
-    """The threads of a process and of those that it has started."""
+    """Yields the threads of a process and of its descendants."""
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
         yield int(task.name)
         with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def _threads_under(pid: int) -> Iterator[int]:
 
 
 def _gpus() -> list[str]:
-    """Those that this process may use, as the variable has them."""
+    """Returns the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     given = os.environ.get(_VISIBLE_GPUS)
     if given is None:
         return [str(index) for index, _ in enumerate(_NVIDIA_GPUS.glob("*"))]
@@ -225,8 +225,8 @@ def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Pope
 
     Args:
       command: The command and its arguments.
-      cores: The numbers of those that it keeps to, joined by commas; nothing for all.
-      **options: Those of `subprocess.Popen`.
+      cores: Numbers of the cores that it may use, joined by commas; empty for all.
+      **options: Arguments of `subprocess.Popen`.
     """
     return subprocess.Popen(
         [
@@ -241,22 +241,22 @@ def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Pope
 
 
 def threads() -> dict[str, str]:
-    """TensorFlow's threads for an operation, as an environment has them for a job.
+    """Returns the environment variable of TensorFlow's threads per operation.
 
-    Not as many as suit its few cores: last bits depend on that.
+    It does not depend on a job's share of the cores, since it changes the last bits.
     """
     name = "TF_NUM_INTRAOP_THREADS"  # `tff_reg.runtime` leaves it as it is.
     return {name: os.environ.get(name, str(devices.threads_for_an_operation()))}
 
 
 def last_line(errors: Any) -> str:
-    """The last line of a file that a run wrote its errors to, without who says it."""
+    """Returns the last line of a run's error file, without the command's name."""
     errors.seek(0)
     text = errors.read().decode("utf-8", "replace")
     return re.sub("^(bin/|tff-reg )[a-z]+: ", "", last_line_of(text))
 
 
 def last_line_of(text: str) -> str:
-    """The last line that says something; empty where none does."""
+    """Returns the last line that is not blank; empty if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""

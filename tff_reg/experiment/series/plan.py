@@ -1,7 +1,6 @@
-"""The runs of a series: which they are, and what each of them has to do.
+"""The plan of a series: its runs, and what is left to do for each.
 
-Which runs there are and whether all of them can be is known before the first is
-started.
+All runs are known and checked before the first is started.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tff_reg.settings import Setting, SettingError
 
 # Stands for every method.
 ALL = "all"
-# What a series is asked for beside what its runs have in common.
+# The settings of a series beside those that its runs have in common.
 PROCESSES = Setting(
     "processes",
     str,
@@ -51,9 +50,9 @@ class PlannedRun:
     """A run of a series.
 
     Attributes:
-      asked: What is asked of it.
-      config: What it does.
-      is_finished: Whether there is nothing to be done.
+      asked: The request for it.
+      config: Its resolved settings.
+      is_finished: Whether it is finished already.
       name: Its name for people.
     """
 
@@ -68,7 +67,7 @@ class PlannedRun:
         return self.config.output_dir
 
     def result(self) -> Optional[dict[str, Any]]:
-        """The summary that the finished run left; None if it is not finished."""
+        """Returns the summary of the finished run; None if it is not finished."""
         directory = directory_lib.RunDirectory(self.directory)
         return summary_lib.of_finished_run(directory, self.config.dump())
 
@@ -80,12 +79,12 @@ def plan(
     seeds: Sequence[int] = (0,),
     tasks: Any = lazy.tasks,
 ) -> list[PlannedRun]:
-    """The runs of a series: every process with every seed, seed by seed.
+    """Plans the runs of a series: every process with every seed, seed by seed.
 
     Args:
-      common: What all runs have; strengths go to the processes that have them. Where
-        it names neither a recipe nor `settings_of`, the task's settings count.
-        `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
+      common: The request for all runs; strengths go to the processes that have them.
+        If it has neither `recipe` nor `settings_of`, the task's settings apply.
+        `output_dir` holds the directories of the runs, `PROCESS-seedSEED`.
       processes: Process names, or `all`.
       seeds: Seeds.
       tasks: The module `tasks`, or an object with its `names` and `defaults`.
@@ -112,7 +111,7 @@ def plan(
 def plan_run(
     asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
 ) -> PlannedRun:
-    """Finds out what there is to be done of a run; the arguments are as for `plan`.
+    """Plans one run: checks it, and whether it is finished; `tasks` is as for `plan`.
 
     Raises:
       SettingError: If the run cannot be set up.
@@ -138,7 +137,7 @@ def of_process(
 
 
 def process_names(processes: Sequence[str]) -> list[str]:
-    """The names of processes as runs have them; `all` alone stands for every method.
+    """Returns the canonical names of processes; `all` alone stands for every method.
 
     Raises:
       SettingError: If one is no process, or is there twice.
@@ -160,15 +159,15 @@ def process_names(processes: Sequence[str]) -> list[str]:
 def check_each_once(
     setting: Setting, values: tuple, found: Optional[Sequence[Any]] = None
 ) -> None:
-    """Refuses a list that is empty, or has something twice.
+    """Checks that a list is not empty and has no item twice.
 
     Args:
       setting: The setting whose value the list is.
       values: The list.
-      found: What its items stand for, if not for themselves.
+      found: The values that its items stand for; None for the items themselves.
 
     Raises:
-      SettingError: If it is one.
+      SettingError: If the list is empty, has an item twice, or a value not allowed.
     """
     setting.check(values)
     if not values:
@@ -180,7 +179,7 @@ def check_each_once(
 
 
 def check_directory(path: str) -> None:
-    """Refuses what cannot hold several runs.
+    """Checks that a path can be the directory of several runs.
 
     Raises:
       DirectoryError: If it is a file, or the directory of a run.

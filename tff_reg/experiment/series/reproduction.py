@@ -1,6 +1,6 @@
 """The runs of a paper's table or figure, and their numbers beside the paper's.
 
-The picture of a figure is `tff_reg.analysis.figures`'s.
+`tff_reg.analysis.figures` draws the pictures of figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as s
 from tff_reg.experiment.series.artifact import Artifact, Cell, Number
 from tff_reg.settings import SettingError
 
-# Networks that stand for deep ones where a run is tiny: as many blocks, few layers.
+# Replacements of deep networks in tiny runs: as many blocks, fewer layers.
 _TINY_NETWORKS = {
     "resnet56": "resnet8",
     "resnet18": "resnet10",
@@ -45,7 +45,7 @@ _TINY_NOTE = (
 
 
 class Reproduction:
-    """The runs of a table or figure, and what comes of them."""
+    """The runs of a table or figure, and their results."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Reproduction:
         """Plans; nothing is started or written.
 
         Args:
-          artifact: What is reproduced.
-          common: What is asked of all runs beside their recipes, strengths of those
+          artifact: The table or figure.
+          common: The request for all runs beside their recipes; strengths apply to the
             methods that have them.
-          seeds: Every recipe runs with each.
-          runs_dir: Holds the runs, in `RECIPE-seedN`.
+          seeds: Seeds, with each of which every recipe runs.
+          runs_dir: Directory of the runs, `RECIPE-seedN`.
           tasks: The module `tasks`, or an object with its functions.
 
         Raises:
@@ -133,11 +133,11 @@ class Reproduction:
         return found
 
     def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
-        """The runs of a cell: a list of seeds for each of its recipes."""
+        """Returns the runs of a cell: one list of seeds per recipe."""
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
 
     def protocols(self) -> list[str]:
-        """Returns a column's common settings and the differences between its rows."""
+        """Returns each column's common settings and the differences of its rows."""
         columns: dict[str, list[str]] = {}
         for column in self.artifact.columns:
             rows = {
@@ -150,7 +150,7 @@ class Reproduction:
 
     @property
     def hessian(self) -> dict[str, Any]:
-        """Settings of `bin/analyze hessian`, where not its defaults."""
+        """Settings of `bin/analyze hessian` that differ from the defaults."""
         found = dict(self.artifact.hessian)
         if self.is_tiny:
             found = {n: min(value, _TINY_MOST[n]) for n, value in found.items()}
@@ -179,13 +179,13 @@ class Reproduction:
         ]
 
     def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
-        """The numbers of the table, cell by cell.
+        """Computes the numbers of the table, cell by cell.
 
         Returns:
-          As many as the paper prints.
+          One number per quantity of each cell.
 
         Raises:
-          ComparisonError: If one was not analysed as a number needs it.
+          ComparisonError: If a run lacks an analysis that a number needs.
         """
         there = {run.directory for run in finished}
         return [
@@ -210,7 +210,7 @@ class Reproduction:
     def _read(
         self, cell: Cell, run: series.PlannedRun
     ) -> tuple[finished_runs.Run, dict[str, int]]:
-        """A run, and its rounds by the paper's rounds: it may have fewer."""
+        """Returns a run, and its (perhaps fewer) rounds by the paper's rounds."""
         columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
         sets = self._tasks.recipes.settings(cell.recipes[0])
         share = run.config.total_rounds / sets["total_rounds"]
@@ -228,7 +228,7 @@ class Reproduction:
         return finished_runs.read(run.directory, wanted, columns, weights), rounds
 
     def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
-        """Writes `table.csv` and `table.md` of what `numbers` gave.
+        """Writes `table.csv` and `table.md` of the result of `numbers`.
 
         Raises:
           SettingError: If nothing can be written to the directory.
@@ -271,7 +271,7 @@ class Reproduction:
 def _value(
     quantity: str, run: finished_runs.Run, rounds: Mapping[str, int]
 ) -> Optional[float]:
-    """A quantity of a run in the paper's units; None if there is none."""
+    """Returns a quantity of a run in the paper's units; None if there is none."""
     summary = run.summary
     kind, at = artifact_lib.split(quantity)
     if kind == "rounds" and at is not None:
@@ -293,15 +293,15 @@ def _percent(share: Optional[float]) -> Optional[float]:
 
 
 def _content(run: series.PlannedRun) -> str:
-    """Returns the settings of a run without its name."""
+    """Returns a text that is equal for runs that are the same experiment."""
     return json.dumps(identity(run.config.dump()), sort_keys=True)
 
 
 def check_runs_dir(common: RunConfig, runs_dir: str) -> None:
-    """Refuses a directory that cannot hold the runs.
+    """Checks that a directory can hold the runs of a request.
 
     Raises:
-      SettingError: If no runs can be asked for so.
+      SettingError: If the request has a recipe or a process.
       DirectoryError: If it is a file, or the directory of a run.
     """
     if common.recipe is not None or common.process is not None:

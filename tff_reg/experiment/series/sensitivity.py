@@ -1,9 +1,9 @@
-"""The results of tuning: every setting that was tried, as a table and as a picture.
+"""The results of tuning: every setting that was tried, as a table and as a figure.
 
-grid.csv          a row for each method and setting
-sensitivity.png   held-out accuracy over the settings, a panel for each method: a
-line over one setting, a heat map over two, and over three or more
-a line for each, with the best of the others; sensitivity.pdf too
+`grid.csv` has one row per method and setting. `sensitivity.png` and `sensitivity.pdf`
+show held-out accuracy over the settings, with one panel per method: a line for one
+setting, a heat map for two. With more settings each has its own panel, a line for the
+best of the other settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tff_reg.settings import as_text
 FILES = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
 MEAN, DEVIATION, BEST = "held_out_accuracy_mean", "held_out_accuracy_std", "is_best"
 
-_INCHES = (5.6, 4.2)  # Of a panel.
+_INCHES = (5.6, 4.2)  # Size of a panel.
 _COLUMNS = 3
 _GREY = "#555555"
 
@@ -27,12 +27,12 @@ Row = dict[str, Any]
 
 
 def write(rows: Sequence[Row], names: Sequence[str], directory: pathlib.Path) -> None:
-    """Writes `FILES`; without a number to draw, no picture.
+    """Writes `FILES`; without numbers to draw, no figure.
 
     Args:
       rows: From `tuning.Tuning.rows`.
       names: The settings of the grid, in order.
-      directory: Where to, which exists.
+      directory: The directory, which must exist.
     """
     if not rows:
         return
@@ -46,14 +46,14 @@ def write(rows: Sequence[Row], names: Sequence[str], directory: pathlib.Path) ->
 
 
 def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
-    """Draws the panels, without settings of which runs of some seeds are missing.
+    """Draws the panels, leaving out settings with fewer runs than others.
 
     The arguments are as for `write`.
 
     Returns:
       The matplotlib figure; None if no method tried two values of a setting.
     """
-    # A mean over fewer seeds compares with no other.
+    # A mean over fewer seeds cannot be compared with the others.
     most = max((row["runs"] for row in rows), default=0)
     drawn = [row for row in rows if row[MEAN] is not None and row["runs"] == most]
     panels = _panels(drawn, names)
@@ -77,7 +77,7 @@ def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
 def _panels(
     rows: Sequence[Row], names: Sequence[str]
 ) -> list[tuple[str, list[str], list[Row]]]:
-    """Title, varied settings and rows of each panel."""
+    """Returns the title, varied settings and rows of each panel."""
     panels = []
     for process in dict.fromkeys(row["process"] for row in rows):
         own = [row for row in rows if row["process"] == process]
@@ -98,7 +98,7 @@ def _panels(
 
 
 def _ticks(name: str, rows: Sequence[Row]) -> list[Any]:
-    """The values of a setting, ascending if they are numbers."""
+    """Returns the values of a setting, ascending if they are numbers."""
     values = list(dict.fromkeys(row[name] for row in rows))
     return values if any(isinstance(each, str) for each in values) else sorted(values)
 

@@ -1,9 +1,9 @@
 """Tuning: each method's settings chosen on held-out training examples.
 
-A grid names settings and the values that are tried. A method tries all combinations of
-those that it has: its strengths, and what every run has. The runs are tested on a share
-of the training examples that nobody trains on (`validation_share`), never on the test
-set; the setting with the best mean over seeds is the method's, of those whose runs all
+A grid names settings and the values to try. A method tries all combinations of the
+settings that it has: its strengths, and those that every run has. The runs are tested
+on held-out training examples (`validation_share`), never on the test set. The best
+setting of a method is the one with the best mean over seeds, among those whose runs all
 ended with finite numbers.
 """
 
@@ -35,10 +35,10 @@ GRID = Setting(
     placeholder="NAME=X,...;NAME=X,...",
     is_optional=True,
 )
-# Held out, where nobody says how much.
+# The fraction that is held out by default.
 VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
-# What is not a method's to choose.
+# Settings that cannot be tuned.
 _FIXED = (
     "process",
     "recipe",
@@ -124,7 +124,7 @@ class _Tried:
 
 
 class Tuning:
-    """The runs that tune, and what they say.
+    """The tuning runs and their results.
 
     Attributes:
       names: The settings of the grid, in order.
@@ -142,11 +142,11 @@ class Tuning:
         """Plans; nothing is started or written.
 
         Args:
-          common: As of `series.plan`; the runs are in `tuning` in its directory.
+          common: As for `series.plan`; the runs are in `tuning` in its `output_dir`.
           grid: From `parse`.
-          processes: As of `series.plan`.
-          seeds: As of `series.plan`; each tries everything with each.
-          tasks: As of `series.plan`.
+          processes: As for `series.plan`.
+          seeds: As for `series.plan`; every combination runs with every seed.
+          tasks: As for `series.plan`.
 
         Raises:
           SettingError: If a run cannot be set up.
@@ -203,7 +203,7 @@ class Tuning:
 
     @property
     def planned(self) -> list[series.PlannedRun]:
-        """All runs that tune."""
+        """All tuning runs."""
         return [
             run for tried in self._tried.values() for _, runs in tried for run in runs
         ]
@@ -212,11 +212,11 @@ class Tuning:
         """Returns the best setting of each process.
 
         Args:
-          finished: The runs that there are; a setting of which one is missing is not
-            chosen.
+          finished: The finished runs; a setting with a missing run is not chosen.
 
         Returns:
-          What came of each process, but of those of which no setting ended finite.
+          The result of each process, except processes without a setting that ended
+          finite.
         """
         found = {name: Tuned({}) for name, tried in self._tried.items() if not tried}
         for process, tried in self._results(finished).items():
@@ -234,14 +234,14 @@ class Tuning:
         return {name: found[name] for name in self._tried if name in found}
 
     def rows(self, finished: Sequence[series.PlannedRun]) -> list[dict[str, Any]]:
-        """The rows of `grid.csv`: what came of every setting that was tried.
+        """Returns the rows of `grid.csv`: the result of every setting that was tried.
 
         Args:
           finished: As for `best`.
 
         Returns:
-          By column; None for a setting that the method does not have, and for an
-          accuracy where no run has finished.
+          Values by column; None for a setting that the method does not have, and for
+          the accuracy if no run has finished.
         """
         best = self.best(finished)
         found = []
@@ -283,14 +283,14 @@ class Tuning:
     def plan(
         self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
     ) -> list[series.PlannedRun]:
-        """The final runs, which train on everything, with the best settings.
+        """Plans the final runs, which train on all examples with the best settings.
 
         Args:
           tuned: From `best`.
-          tasks: As of `series.plan`.
+          tasks: As for `series.plan`.
 
         Returns:
-          The runs of each process that something is known of, seed by seed.
+          The runs of each process in `tuned`, seed by seed.
 
         Raises:
           DirectoryError: If a run's directory holds something else, or another run.
