@@ -93,7 +93,11 @@ def an_attribute(layer, x):
     return layer.own(x)
 
 
-@pytest.mark.parametrize("call", [a_function_of_the_module, an_attribute])
+def also_without(layer, x):
+    return product(layer, x) + x @ tf.convert_to_tensor(layer.kernel)
+
+
+@pytest.mark.parametrize("call", [a_function_of_the_module, an_attribute, also_without])
 def test_functions_that_are_traced_with_the_weights_of_one_network_are_refused(call):
     """A teacher and its student would be one."""
     traced = type("Traced", (keras.layers.Dense,), {"call": call})

@@ -79,10 +79,10 @@ def run(model: Any, spec: Any) -> Trial:
             f"The model {model.name!r} makes weights in its first pass in training"
             " mode: make it anew, and call it on a batch with training=True before."
         )
-    call, features, gradients, of_others, graph = found
+    call, features, gradients, mixes, graph = found
     _check_reads(model, graph, [*ours, *others])
     _check_gradients(model, variables, gradients)
-    if of_others is not None and None in of_others:
+    if mixes:
         raise ValueError(
             f"The model {model.name!r} calls a tf.function, which computes with the"
             " weights of its first call, so that a teacher and its student would be one"
@@ -103,40 +103,50 @@ def _traced(model: Any, spec: Any, triples: Sequence[Any], fixed: Sequence[Any])
       fixed: The model's variables that are replaced by zeros.
 
     Returns:
-      The first call; its inputs; the gradients of its trained weights; the second
-      call's gradients, or None if the graph has no function that could confuse the
-      weights of the two calls; the graph.
+      The first call; its inputs; the gradients of its trained weights; whether the
+      second call's outputs depend on the first call's variables; the graph.
     """
     found: list[Any] = []
 
-    def called(place: int, *x: Any) -> tuple[keras_calls.Call, list[Any]]:
-        ours = [each[place] for each in triples]
-        trained = [v for v in ours if v.trainable]
+    def called(place: int, *x: Any) -> keras_calls.Call:
         zeros = [(v, tf.zeros(tuple(v.shape), v.dtype)) for v in fixed]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(trained)
-            call = keras_calls.call(
-                model,
-                tf.nest.pack_sequence_as(spec, x),
-                [*zip([v for v, *_ in triples], ours), *zeros],
-                whole=model,
-                training=True,
-                key=tf.zeros([2], tf.int64),
-            )
-            outputs = _trained_outputs(call, x)
-        return call, tape.gradient(outputs, trained)
+        return keras_calls.call(
+            model,
+            tf.nest.pack_sequence_as(spec, x),
+            [*((each[0], each[place]) for each in triples), *zeros],
+            whole=model,
+            training=True,
+            key=tf.zeros([2], tf.int64),
+        )
 
     def trace(*x: Any):
-        call, gradients = called(1, *x)
-        ops = tf.compat.v1.get_default_graph().get_operations()
-        has_functions = any(op.type.endswith("PartitionedCall") for op in ops)
-        of_others = called(2, *x)[1] if has_functions else None
-        found.extend([call, x, gradients, of_others])
+        trained = [first for _, first, _ in triples if first.trainable]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trained)
+            call = called(1, *x)
+            outputs = _trained_outputs(call, x)
+        gradients = tape.gradient(outputs, trained)
+        graph = tf.compat.v1.get_default_graph()
+        ops = graph.get_operations()
+        mixes = any(op.type.endswith("PartitionedCall") for op in ops) and _reads(
+            graph, called(2, *x).output, [first for _, first, _ in triples]
+        )
+        found.extend([call, x, gradients, mixes])
         return tf.nest.flatten(call.output)
 
     function = tf.function(trace, autograph=False)
     graph = function.get_concrete_function(*tf.nest.flatten(spec)).graph
     return *found, graph
+
+
+def _reads(graph: Any, outputs: Any, variables: Sequence[tf.Variable]) -> bool:
+    """Whether tensors of a graph depend on variables outside it."""
+    handles = {id(v.handle) for v in variables}
+    entries = {
+        internal.op for external, internal in graph.captures if id(external) in handles
+    }
+    tensors = [x for x in tf.nest.flatten(outputs) if tf.is_tensor(x)]
+    return any(depends(x.op, entries) for x in tensors)
 
 
 def depends(
