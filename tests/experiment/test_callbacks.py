@@ -147,6 +147,23 @@ def test_the_last_round_of_a_run_that_was_ended_is_evaluated(run, tmp_path):
     assert len(table) == 4 and str(last) in table[-1]
 
 
+def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_path):
+    run(
+        tmp_path,
+        rounds_per_evaluation=2,
+        keep_best=True,
+        evaluate=accuracies(0.25, 0.5),
+        callbacks=[Stopping(last=3)],
+    )
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["best_round"] == 3
+    best, final = (
+        np.load(tmp_path / f"{name}_weights.npz") for name in ("best", "final")
+    )
+    for name in final.files:
+        np.testing.assert_array_equal(best[name], final[name])
+
+
 def test_what_it_keeps_must_have_a_name_of_its_own(run, tmp_path):
     with pytest.raises(ValueError, match="Noting.keep returns rounds.txt, which"):
         run(tmp_path, callbacks=[Noting(), Noting()])

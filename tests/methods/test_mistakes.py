@@ -337,6 +337,23 @@ def test_a_clients_numbers_that_are_not_finite_are_counted_under_the_method(body
     assert measured["mine/not_finite"] == 1 and measured["rejected_clients"] == 1
 
 
+def test_a_term_that_breaks_the_weights_is_blamed_and_no_other():
+    class Broken(methods.Method):
+        name = "broken"
+
+        def term(self, step):
+            return _NAN * tf.reduce_sum(step.weights[0] ** 2)
+
+    chosen = [methods.FedProx(0.1), Broken(), methods.KD(0.1)]
+    process = linear.build(*chosen)
+    data = [linear.whole(*linear.examples(0))]
+    output = process.next(process.initialize(), data)
+    measured = output.metrics["client_work"]["train"]
+    counts = {m.name: measured[f"{m.name}/not_finite"] for m in chosen}
+    assert counts == {"fedprox": 0, "broken": 1, "kd": 0}
+    assert measured["rejected_clients"] == 1
+
+
 @pytest.mark.parametrize("hook", ["update_memory", "next_model"])
 def test_a_servers_numbers_that_are_not_finite_leave_memory_and_model(hook):
     def update_memory(self, server):

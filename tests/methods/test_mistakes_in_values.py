@@ -118,7 +118,20 @@ def test_what_is_read_in_another_branch_only_is_told():
 
 def test_a_client_memory_that_nothing_changes_is_refused():
     mine = _method(client_memory={"s": methods.zeros})
-    _refused("^mine.client_memory: nothing changes the memory 's': return its", mine)
+    words = "nothing changes the memory 's': return its"
+    _refused(f"^mine.client_memory: {words}", mine)
+    finish = {"finish": lambda self, local: methods.Finished(memory={})}
+    mine = _method(client_memory={"s": methods.zeros}, **finish)
+    _refused(f"^mine.client_memory: {words}", mine)
+
+
+def test_the_loss_of_a_gradient_rule_is_a_scalar_of_the_weights():
+    def rule(loss):
+        return _method(gradient=lambda self, local, gradient_at: gradient_at(loss=loss))
+
+    _refused("^mine.gradient.*loss of gradient_at must be", rule(lambda s: s.labels))
+    constant = rule(lambda step: tf.constant(1.0, tf.float64))
+    _refused("^mine.gradient.*its loss reaches no weight", constant)
 
 
 def test_the_value_of_a_parents_setting_needs_its_type():

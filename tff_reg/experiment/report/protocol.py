@@ -29,7 +29,7 @@ _SETTINGS = tuple(
     and each.name not in _NO_PART
 )
 # Names in a config of the digests of the user's own functions and model.
-_RECORDED = ("sample_fn", "client_dataset_fn", "evaluate", "keras_model")
+_RECORDED = ("sample_fn", "client_dataset_fn", "keras_model")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,10 +124,6 @@ class Rounds:
         given = {
             "sample_fn": training.sample_fn,
             "client_dataset_fn": training.client_dataset_fn,
-            # Of a CentralEvaluation, the examples are compared.
-            "evaluate": None
-            if hasattr(training.evaluate, "digests")
-            else training.evaluate,
         }
         self._functions = {
             **{n: f and functions.described(f) for n, f in given.items()},
