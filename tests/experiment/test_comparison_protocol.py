@@ -158,3 +158,15 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
         experiment.compare(make(tmp_path), tmp_path / "out", **wanted)
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_cosine_schedules_of_other_lengths_are_no_common_protocol(tmp_path):
+    """A run that a callback ended decayed its rate as for all its rounds."""
+    cosine = {"learning_rate_schedule": "cosine"}
+    stopped = {"total_rounds": 100, **cosine}
+    text = table(
+        tmp_path,
+        write_run(tmp_path / "a", [0.1, 0.5], process="fedavg", **cosine),
+        write_run(tmp_path / "b", [0.2, 0.6], process="fedprox", **stopped),
+    )
+    assert "**" not in text and "2 of 100" in text

@@ -1,3 +1,5 @@
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -148,3 +150,21 @@ def test_keras_layers_may_be_made_in_a_graph_before_the_first_call(data):
         keras_model_fn()
     logits = scale(x).numpy().reshape(23, 64) @ kernel + bias
     assert evaluate(weights)["accuracy"] == np.mean(logits.argmax(-1) == y)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_only_a_model_with_an_output_per_class_has_an_accuracy(outputs):
+    """The largest of one number would always be the first."""
+
+    def model_fn():
+        inner = keras.Sequential([keras.layers.Dense(outputs, input_shape=(4,))])
+        spec = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1], tf.int32))
+        loss = keras.losses.MeanSquaredError()
+        return tff.learning.models.from_keras_model(
+            inner, loss, collections.OrderedDict(x=spec[0], y=spec[1])
+        )
+
+    x, y = np.ones((6, 4), np.float32), np.zeros((6, 1), np.int32)
+    evaluate = experiment.CentralEvaluation(model_fn, x, y)
+    weights = tff.learning.models.ModelWeights.from_model(model_fn())
+    assert ("accuracy" in evaluate(weights)) == (outputs == 3)

@@ -1,13 +1,16 @@
 """In which directories a run is refused, and what makes it another run."""
 
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import commands
+from tests.experiment.conftest import tiny_model_fn
 from tests.experiment.finished import Wrapped
 from tests.experiment.stopping import StopHere, StopsAfter
-from tff_reg import experiment
+from tff_reg import experiment, training
 from tff_reg.data import digests
+from tff_reg.experiment.rounds import process_digest
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -121,3 +124,33 @@ def test_a_run_on_other_data_is_another_where_the_data_have_digests(
     tiny_data.digests = {digests.EXAMPLES: "d", digests.SPLIT: "b"}
     with pytest.raises(experiment.DirectoryError, match="of other training examples"):
         run(tmp_path / "a", total_rounds=3)
+
+
+def test_a_function_of_clients_data_that_computes_something_else_is_refused(
+    run, tiny_data, tmp_path
+):
+    def times(factor):
+        def dataset(client_id, key):
+            found = tiny_data.whole_client_dataset(client_id, key)
+            return found.map(lambda each: {**each, "x": each["x"] * factor})
+
+        return dataset
+
+    run(tmp_path / "a", total_rounds=1, client_dataset_fn=times(1))
+    run(tmp_path / "a", total_rounds=2, client_dataset_fn=times(1))
+    for other in (times(2), None):
+        with pytest.raises(experiment.DirectoryError, match="client_dataset_fn"):
+            run(tmp_path / "a", total_rounds=3, client_dataset_fn=other)
+
+
+def test_a_processs_digest_has_the_ranges_of_its_random_numbers():
+    def built(highest, seed):
+        def shifted(images, key):
+            by = tf.random.stateless_uniform([], key + seed, 0, highest, tf.int32)
+            return tf.roll(images, by, 1)
+
+        data = training.WholeClientData(batch_size=4, preprocess_fn=shifted)
+        process = training.build("fedavg", tiny_model_fn, client_data=data)
+        return process_digest.of(process, process.initialize())
+
+    assert built(2, 0) == built(2, 0) != built(8, 0)

@@ -5,11 +5,13 @@ import json
 import pathlib
 import types
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
-from tff_reg.experiment.rounds import progress
+from tff_reg.experiment.rounds import progress, runs
 
 SMALL = dict(
     process="fedprox",
@@ -209,3 +211,22 @@ def test_what_is_no_config_is_refused_by_kind(asked):
     kind = type(asked).__name__
     with pytest.raises(TypeError, match=f"by an experiment.RunConfig, .*a {kind}"):
         experiment.run(asked)
+
+
+def test_the_mean_of_whole_sizes_need_not_be_whole(monkeypatch):
+    found = {}
+    monkeypatch.setattr(
+        runs.training,
+        "build_from_settings",
+        lambda *_, mean_examples, **others: found.update(mean=mean_examples),
+    )
+    sizes = np.array([1, 1, 1, 4])
+    task = types.SimpleNamespace(
+        model_fn=None,
+        augment_fn=None,
+        client_data=types.SimpleNamespace(
+            client_sizes=sizes, element_type_structure={"x": tf.TensorSpec([2])}
+        ),
+    )
+    runs.build_process(experiment.RunConfig(**SMALL).resolved(), task)
+    assert found["mean"] == 1.75

@@ -19,7 +19,7 @@ _CONTAINERS = (list, tuple, set, frozenset, dict)
 _HOLDING = (*_CONTAINERS, types.FunctionType, types.MethodType, functools.partial)
 
 
-def described(function: Any) -> str:
+def described(function: Any, *, of_objects: bool = True) -> str:
     """Returns a text that changes when a function computes something else.
 
     It covers the compiled function, so comments and layout do not count: the bytecode
@@ -34,23 +34,26 @@ def described(function: Any) -> str:
 
     Args:
       function: A function, a `functools.partial` or another object that is called.
+      of_objects: Whether the attributes of objects that it holds count.
 
     Returns:
       Its name, Python's version and a digest; for another object the name of its class
       and a digest of its attributes, except variables and iterators, which change.
     """
-    digest = hashlib.sha256(repr(_parts(function, ())).encode()).hexdigest()[:10]
+    parts = repr(_parts(function, (), of_objects))
+    digest = hashlib.sha256(parts.encode()).hexdigest()[:10]
     name = getattr(function, "__name__", type(function).__name__)
     version = ".".join(platform.python_version_tuple()[:2])
     return f"{name} {version} {digest}"
 
 
-def _parts(value: Any, around: tuple[Any, ...]) -> Any:
+def _parts(value: Any, around: tuple[Any, ...], of_objects: bool) -> Any:
     """Returns the content of a value, whose `repr` has no addresses in memory.
 
     Args:
       value: The value.
       around: The values that contain it: a function may refer to itself.
+      of_objects: As for `described`.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -59,7 +62,7 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
     around = (*around, value)
 
     def parts(values: Iterable[Any]) -> list[Any]:
-        return [_parts(each, around) for each in values]
+        return [_parts(each, around, of_objects) for each in values]
 
     if isinstance(value, types.MethodType):
         return parts([value.__func__, value.__self__])
@@ -71,7 +74,7 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(value, functools.partial):
         return parts([value.func, value.args, value.keywords])
     if isinstance(value, Mapping):
-        return [(str(key), _parts(each, around)) for key, each in value.items()]
+        return [(str(k), *parts([each])) for k, each in value.items()]
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, parts(value)))
     changes = isinstance(value, Iterator) or hasattr(value, "assign_add")
@@ -81,10 +84,10 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
         content = array.tolist() if array.dtype.hasobject else array.tobytes()
         if len(content) > _LONGEST:
             content = hashlib.sha256(content).hexdigest()
-        return [array.dtype.str, array.shape, _parts(content, around)]
+        return [array.dtype.str, array.shape, *parts([content])]
     if isinstance(value, Iterable) and not hasattr(value, "shape") and not changes:
         return parts(value)
-    own = {} if changes else _attributes(value)
+    own = _attributes(value) if of_objects and not changes else {}
     return [type(value).__qualname__, *parts(sorted(own.items(), key=lambda x: x[0]))]
 
 

@@ -121,12 +121,12 @@ class Rounds:
         own_metrics = getattr(training.evaluate, "metrics", {})
         # Digests of the user's functions. Their absence is recorded, too: a run that
         # began without them is not resumed with them.
-        given = {
-            "sample_fn": training.sample_fn,
-            "client_dataset_fn": training.client_dataset_fn,
-        }
+        sample_fn, dataset_fn = training.sample_fn, training.client_dataset_fn
         self._functions = {
-            **{n: f and functions.described(f) for n, f in given.items()},
+            "sample_fn": sample_fn and functions.described(sample_fn),
+            # Data sets that it holds may be large, and may fill caches.
+            "client_dataset_fn": dataset_fn
+            and functions.described(dataset_fn, of_objects=False),
             "metrics": {n: functions.described(f) for n, f in own_metrics.items()},
         }
         own = {
