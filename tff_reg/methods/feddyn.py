@@ -52,7 +52,7 @@ class FedDyn(method.Method):
         symbol="alpha",
         help=(
             "alpha, factor of the proximal term: 0.01 in the scripts of FedDyn and "
-            "MAN, 0.1 in the FedMLB paper."
+            "MAN, 0.1 in the FedMLB paper. 0 still adds the mean of h."
         ),
         minimum=0,
     )

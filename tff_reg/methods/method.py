@@ -73,7 +73,8 @@ class Method:
 
     A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. If
     its field `strength` is 0, the term is measured and reported but does not influence
-    training, which then equals FedAvg's to the bit.
+    training. The method's other hooks still run: without any, training equals FedAvg's
+    to the bit.
 
     Attributes:
       name: The method's name on the command line and in metrics.
