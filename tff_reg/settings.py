@@ -265,6 +265,12 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     Returns:
       The right side of the field's `=`.
     """
+    names = [field.name for field in dataclasses.fields(Setting)]
+    for name in known:
+        if name not in names:
+            raise TypeError(
+                f"setting has no argument {name!r}{near_names(name, names)}."
+            )
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 

@@ -423,3 +423,20 @@ def test_a_memory_that_is_not_sent_is_told():
 
     mine = _method(correct=correct, server_memory={"c": methods.zeros})
     _refused("^mine.correct .*no memory 'c'.*methods.sent", mine)
+
+
+@pytest.mark.parametrize(
+    "name, value, words",
+    [
+        ("uploads", "change", "uploads must be a tuple"),
+        ("client_memory", ["own"], "client_memory must be a dict"),
+    ],
+)
+def test_declarations_of_another_kind_are_refused(name, value, words):
+    with pytest.raises(methods.ContractError, match=words):
+        type("Mine", (methods.Method,), {"name": "mine", name: value})
+
+
+def test_a_misspelt_argument_of_a_setting_is_named():
+    with pytest.raises(TypeError, match="'maximun' .did you mean maximum"):
+        settings.setting(1.0, maximun=3)

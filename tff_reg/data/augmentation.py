@@ -72,7 +72,7 @@ class AugmentationError(ValueError):
 
 
 def compose(*functions: AugmentFn) -> AugmentFn:
-    """Applies functions one after another, each with a key of its own.
+    """Applies functions one after another, each with its own key.
 
     Without functions the result only converts images to float32.
 
@@ -227,7 +227,7 @@ def rotate(degrees: float) -> AugmentFn:
         largest = math.radians(degrees)
         angles = _uniform([batch, 1, 1], key, -largest, largest)
         cosines, sines = tf.cos(angles), tf.sin(angles)
-        # Of a pixel's centre from the image's, before and after.
+        # Offsets of a pixel's centre from the image's centre, and the rotated offsets.
         y = tf.range(height, dtype=tf.float32) - (tf.cast(height, tf.float32) - 1) / 2
         x = tf.range(width, dtype=tf.float32) - (tf.cast(width, tf.float32) - 1) / 2
         y, x = y[tf.newaxis, :, tf.newaxis], x[tf.newaxis, tf.newaxis, :]
@@ -277,7 +277,7 @@ def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
         rows = tf.round(tf.sqrt(area * tall * wide / ratio))
         columns = tf.round(tf.sqrt(area * tall * wide * ratio))
         fits = (rows >= 1) & (rows <= tall) & (columns >= 1) & (columns <= wide)
-        # The first that fits; argmax of all False is 0, replaced below.
+        # The first box that fits; argmax of all False is 0, which is replaced below.
         chosen = tf.argmax(tf.cast(fits, tf.int32), axis=1)
         some = tf.reduce_any(fits, axis=1)
         pick = functools.partial(tf.gather, indices=chosen, batch_dims=1)
@@ -314,8 +314,8 @@ def color_jitter(
 ) -> AugmentFn:
     """Varies the brightness, then the contrast, then the saturation of each image.
 
-    Each by a factor that is uniform from 1 - strength to 1 + strength: contrast towards
-    the mean grey of the image, saturation towards each pixel's own grey. (torchvision's
+    Each factor is uniform from 1 - strength to 1 + strength: contrast blends with the
+    mean grey of the image, saturation with each pixel's own grey. (torchvision's
     ColorJitter, which FedAlign's code uses on ImageNet-200, applies the three in a
     random order.)
 
@@ -370,8 +370,8 @@ class Normalization:
     It ignores the key, so that evaluation can use it too.
 
     Attributes:
-      mean: One number, or one for each channel.
-      std: Likewise.
+      mean: One number, or one per channel.
+      std: One number, or one per channel.
       largest: The stored value that becomes 1.0.
     """
 
@@ -386,7 +386,7 @@ class Normalization:
         factor = tf.constant([1.0 / (self.largest * s) for s in self.std], tf.float32)
         shifts = [-m / s for m, s in zip(self.mean, self.std)]
         shift = tf.constant(shifts, tf.float32)
-        # Spread over a whole image first: broadcasting along so short an axis is slow.
+        # Broadcasts to a whole image first: along a short last axis it would be slow.
         size = tf.shape(images)[1:]
         return images * tf.broadcast_to(factor, size) + tf.broadcast_to(shift, size)
 
@@ -406,8 +406,8 @@ def normalize(
     2.0
 
     Args:
-      mean: One number, or one for each channel, of pixels scaled to [0, 1].
-      std: Likewise.
+      mean: One number, or one per channel, of pixels scaled to [0, 1].
+      std: Standard deviation, in the same form.
       largest: The stored value that becomes 1.0 (255 for uint8 photographs).
 
     Returns:
@@ -434,14 +434,14 @@ def normalize(
 
 
 def _uniform(shape, key, minimum=0.0, maximum=1.0, dtype="float32"):
-    """Numbers from `minimum` up to `maximum`, which depend on the key alone."""
+    """Draws numbers in [minimum, maximum) that depend on the key alone."""
     return tf.random.stateless_uniform(
         shape, key, minimum, maximum, dtype, alg="philox"
     )
 
 
 def _sizes(images) -> list:
-    """The four sizes, static where they are known."""
+    """Returns the four sizes of images: static if known, else tensors."""
     dynamic = tf.shape(images)
     static = images.shape.as_list()
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]

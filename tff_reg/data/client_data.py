@@ -16,7 +16,7 @@ import tensorflow as tf
 from tff_reg.data import digests, keys, partitions
 from tff_reg.lazy import tff
 
-# A TensorFlow graph that holds more than this cannot be serialised.
+# A TensorFlow graph with more bytes than this cannot be serialised.
 _LARGEST_GRAPH_BYTES = 2**31 - 2**24
 
 
@@ -28,7 +28,7 @@ class UnknownClientError(ClientDataError):
     """Raised for a client id that is not in the client data."""
 
 
-# Numbers of client data in this process.
+# Numbers the `ArrayClientData` objects of this process.
 _numbers = itertools.count()
 
 
@@ -43,7 +43,7 @@ class Recipe:
       name: Name of the examples.
       num_bytes: Size of the examples.
       examples: Returns the examples, in this process.
-      make: Builds the data set of the examples; can be pickled.
+      make: Builds the data set from the examples; can be pickled.
       load: Returns the examples from the files of the machine where it is called; can
         be pickled. None unless `ArrayClientData.load_by` was called.
     """
@@ -101,7 +101,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         Raises:
           ClientDataError: If shapes, dtypes or names do not fit.
-          PartitionError: If labels are no class numbers, or positions none of examples.
+          PartitionError: If a label is no class number, or a position has no example.
         """
         super().__init__()
         if not len(partition):
@@ -189,7 +189,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
-        """A function from a client id, a tensor or a string, to its single examples.
+        """A function from a client id (tensor or string) to its single examples.
 
         It works inside `tf.function` and TFF computations (`dataset_computation`,
         `create_tf_dataset_from_all_clients`, `preprocess`), but makes the arrays of
@@ -214,7 +214,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         known = tf.debugging.assert_equal(
             tf.size(rows), 1, message="There is no such client in this ClientData."
         )
-        # Eagerly the assertion has already been made, and there is no operation.
+        # In eager mode the assertion has already run, and there is no operation.
         with tf.control_dependencies([] if known is None else [known]):
             row = tf.identity(rows[0, 0])
         offsets = tf.constant(self._offsets)
@@ -340,7 +340,7 @@ def _whole_client(key: np.ndarray, examples: Any) -> tf.data.Dataset:
 def _loaded(
     build: bytes, expected: Mapping[str, str], client_id: str
 ) -> collections.OrderedDict:
-    """A client's examples, on another machine; see `ArrayClientData.load_by`."""
+    """Loads a client's examples on another machine; see `ArrayClientData.load_by`."""
     client_data = _built(build)
     if client_data.digests != expected:
         raise ClientDataError(

@@ -1,7 +1,7 @@
 """Digests of examples and of their split, by which runs compare their data.
 
-The digests are of the arrays in memory, so the location of the files does not matter.
-SHA-256 takes about a second for two gigabytes.
+They are computed from the arrays in memory, so the location of the files does not
+matter. SHA-256 takes about a second for two gigabytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tff_reg.lazy import np
 
-# By the names in `config.json`: the arrays that each digest is of, in words.
+# The digests' names in `config.json`, and a description of the hashed arrays.
 NAMES: Mapping[str, str] = {
     "digest_of_examples": "training examples",
     "digest_of_split": "clients, or another split of the examples",

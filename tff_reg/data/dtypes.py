@@ -1,4 +1,4 @@
-"""Data types of examples, as models take them."""
+"""Conversion of examples to the data type of a model's input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tff_reg.lazy import tf
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-    """Converts examples to the data type that a Keras model takes, as Keras does."""
+    """Converts examples to the data type of a Keras model's input, as Keras does."""
 
     dtype: str
 

@@ -35,7 +35,7 @@ _STEPS_BRANCH = 2**31 - 1
 
 
 def _digest(purpose: str, parts: Iterable[Union[int, str]]) -> bytes:
-    """SHA-256 of an unambiguous text form of `purpose` and `parts`."""
+    """Returns the SHA-256 of an unambiguous text form of `purpose` and `parts`."""
     plain: list[Union[int, str]] = [purpose]
     for part in parts:
         plain.append(part if isinstance(part, str) else operator.index(part))

@@ -1,7 +1,7 @@
 """Reports on a partition: the examples of each client as a table and as a picture.
 
-`report` counts them for labels and a partition, `of_task` for a task that was built by
-`tasks.build`.
+`report` counts the examples for labels and a partition, `of_task` for a task that
+`tasks.build` has built.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tff_reg.lazy import (
     np,
 )
 
-# With at most this many classes, the table has a column and the picture a colour each.
+# With at most this many classes, each has a column in the table and a colour.
 _FEW_CLASSES = 12
 # With at most this many clients, the picture has a bar for each.
 _FEW_CLIENTS = 50
-# The number of largest classes in a client's row of a table without columns of classes.
+# Number of largest classes in a client's row if the classes have no columns.
 _NAMED_CLASSES = 3
 _INK, _FAINT, _BAR = "#222222", "#555555", "#0b5fa5"
 
@@ -40,7 +40,7 @@ class PartitionReport:
       counts: int64 [clients, classes], numbers of examples.
       client_ids: The clients' names.
       class_names: The classes' names.
-      num_examples: Number of all examples, of clients or not.
+      num_examples: Number of all examples, including those that no client has.
       domain_counts: int64 [clients, domains]; no columns if there are no domains.
       domain_names: The domains' names.
     """
@@ -59,7 +59,7 @@ class PartitionReport:
 
     @property
     def entropies(self) -> np.ndarray:
-        """float64 [clients], bits: 0 for one class, log2(classes) for equal shares."""
+        """Label entropy in bits, float64 [clients]: 0 for a client with one class."""
         return _entropy(self.counts)
 
     @property
@@ -103,7 +103,7 @@ class PartitionReport:
             writer.writerows(rows)
 
     def markdown(self) -> str:
-        """Returns the table in Markdown; many classes become each client's largest."""
+        """Returns the table in Markdown; of many classes, a client's largest only."""
         header = ["client", "examples", "classes", "entropy (bits)"]
         header += self.domain_names
         few = len(self.class_names) <= _FEW_CLASSES
@@ -128,7 +128,7 @@ class PartitionReport:
         )
 
     def summary(self) -> list[str]:
-        """Returns a few lines on the whole partition."""
+        """Returns a few lines that summarise the whole partition."""
         sizes, held = self.sizes, (self.counts > 0).sum(axis=1)
         whole = _entropy(self.counts.sum(axis=0, keepdims=True))[0]
         lines = [
@@ -148,10 +148,10 @@ class PartitionReport:
     ) -> None:
         """Draws the examples of each client as a PNG of 1440 x 900 pixels.
 
-        Few clients and classes are stacked bars with a colour for each class. More are
-        a map with a column for each client and a row for each class, under bars of the
-        clients' sizes; more than 50 clients are sorted by their largest class. Domains
-        are a strip of colours below.
+        With few clients and classes, it has stacked bars with a colour per class. Else
+        it has a heat map with a column per client and a row per class, under bars of
+        the clients' sizes; more than 50 clients are sorted by their largest class. A
+        strip of colours below shows the domains.
 
         Args:
           path: The PNG file.
@@ -209,7 +209,7 @@ class PartitionReport:
             base += self.counts[:, c]
         handles, labels = axes.get_legend_handles_labels()
         axes.legend(
-            # Top down, as they are stacked.
+            # From top to bottom, as the bars are stacked.
             handles[::-1],
             labels[::-1],
             loc="upper left",
@@ -231,7 +231,7 @@ class PartitionReport:
         axes.tick_params(labelbottom=False)
 
     def _draw_map(self, axes, bar_axes, order) -> None:
-        # White is nothing at all; the least is visible.
+        # Only zero is white; one example is visible.
         blues = matplotlib.colormaps["Blues"](np.linspace(0.15, 1.0, 256))
         colours = mpl_colors.LinearSegmentedColormap.from_list("held", blues)
         colours.set_bad("white")
@@ -311,7 +311,7 @@ def report(
       labels: [N] whole numbers >= 0.
       partition: For each client an array of positions in `labels`.
       class_names: The classes' names, in the order of the labels.
-      client_ids: The clients' names; None numbers them.
+      client_ids: The clients' names; None for numbers from 0.
       domains: [N] whole numbers >= 0; None if there are no domains.
       domain_names: The domains' names.
 
@@ -349,7 +349,7 @@ def report(
 
 
 def of_task(task: Any) -> PartitionReport:
-    """Returns the report of a task that was built by `tasks.build`."""
+    """Returns the report of a task that `tasks.build` has built."""
     return report(
         task.train_labels,
         task.partition,
@@ -361,10 +361,10 @@ def of_task(task: Any) -> PartitionReport:
 
 
 def _entropy(counts: np.ndarray) -> np.ndarray:
-    """Bits of the rows' distributions; 0 for an empty row."""
+    """Computes the entropy in bits of each row's distribution; 0 for an empty row."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
-    # Not -0.0.
+    # Turns -0.0 into 0.0.
     return np.maximum(-(shares * logs).sum(axis=1), 0.0)
 
 

@@ -1,9 +1,9 @@
 """A seeded, resumable source of client data for TFF's programs.
 
 `tff.program.DatasetDataSource` draws clients from Python's global generator, so a
-program that is restarted trains other clients than an uninterrupted one. Here round r
-of a seed has the same cohort and keys as round r of that seed in `tff_reg.experiment`,
-no matter how often the program was stopped before.
+restarted program trains other clients than an uninterrupted one. Here round r of a seed
+always has the same cohort and keys as round r of that seed in `tff_reg.experiment`,
+even if the program was stopped before.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SeededDataSource(tff.program.FederatedDataSource):
           client_data: An object with `client_ids` and `whole_client_dataset(client_id,
             key)`, such as a `tff_reg.data.ArrayClientData`.
           seed: Seed of the sampling and of the clients' keys.
-          client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
-            its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
+          client_dataset_fn: Returns a client's `tf.data.Dataset`, given the client's id
+            and key (int64 [2]); None for `client_data.whole_client_dataset`.
 
         Raises:
           DataSourceError: If there are no clients.
@@ -68,8 +68,8 @@ class SeededDataSource(tff.program.FederatedDataSource):
         self._client_data = client_data
         self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
 
-        # TFF's program state managers read an iterator back with its class and its
-        # bytes alone; so its class has to know where the data are.
+        # TFF's program state managers restore an iterator from its class and its bytes
+        # alone, so the class must refer to the data source.
         class Iterator(SeededDataSourceIterator):
             _source = self
 
@@ -79,8 +79,8 @@ class SeededDataSource(tff.program.FederatedDataSource):
     def federated_type(self) -> tff.FederatedType:
         """The type of the result of `select`: sequences placed at clients.
 
-        It is computed at first use from every client's data set. Dimensions in which
-        clients differ are unknown in it.
+        It is computed at first use from every client's data set. A dimension that
+        differs between clients is unknown in it.
 
         Raises:
           DataSourceError: If clients' data sets differ in more than dimensions.
@@ -104,10 +104,10 @@ class SeededDataSource(tff.program.FederatedDataSource):
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """JSON values that are equal for two sources which draw the same clients.
+        """JSON values that are equal for two sources which sample the same clients.
 
-        The seed and the client data's digests of the examples and of their split.
-        Client data without digests are identified by their clients' names.
+        These are the seed, and the digests of the examples and of their split. Client
+        data without digests are identified by their clients' names.
         """
         found = getattr(self._client_data, "digests", None) or {
             digests.SPLIT: digests.of_split(self._client_ids, [])
@@ -150,8 +150,8 @@ class SeededDataSource(tff.program.FederatedDataSource):
 class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
     """Draws round after round; built by `SeededDataSource.iterator`.
 
-    Its bytes hold the seed, digests of the clients and the number of rounds drawn, but
-    no data. Each source has its own sub-class.
+    `to_bytes` stores the seed, digests of the clients and the number of rounds drawn,
+    but no data. Each source has its own sub-class.
     """
 
     _source: SeededDataSource
@@ -190,13 +190,13 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
           The iterator, over this class's source.
 
         Raises:
-          DataSourceError: If `data` are no such bytes, or belong to a source with
-            another seed or other clients.
+          DataSourceError: If `data` is not from `to_bytes`, or belongs to a source with
+            another seed, other clients or other examples.
         """
         own = cls._source.identity
         try:
             state = json.loads(data)
-            # A version that knew no digest of the examples wrote none.
+            # An earlier version wrote no digest of the examples.
             found = {"examples": own["examples"], **state}
             found = {name: found[name] for name in own}
             rounds_drawn = operator.index(state["rounds_drawn"])

@@ -67,10 +67,10 @@ def sample_clients_bernoulli(
 ) -> list[str]:
     """Draws each client independently with the same probability.
 
-    The FedDyn code and its descendants (FedDC, FedSpeed, MAN) draw cohorts so: the
-    size varies from round to round, and an empty cohort is drawn again. This function
-    draws from the same distribution directly (the first member from a truncated
-    geometric distribution, the following ones independently), so that small
+    The FedDyn code and its descendants (FedDC, FedSpeed, MAN) sample in this way: the
+    cohort's size varies from round to round, and an empty cohort is drawn again. This
+    function draws from the same distribution directly (the first member from a
+    truncated geometric distribution, the others independently), so that small
     probabilities need no repetition.
 
     >>> from tff_reg import data
@@ -99,7 +99,7 @@ def sample_clients_bernoulli(
     if participation == 1:
         return list(client_ids)
     generator = keys.driver_generator("sample_clients_bernoulli", seed, round_num)
-    # log of "one client stays away", and the probability that not all of them do.
+    # log P(one client is absent), and P(at least one client is present).
     log_absent = math.log1p(-participation)
     some_present = -math.expm1(count * log_absent)
     first = int(math.log1p(-generator.random() * some_present) / log_absent)
@@ -116,7 +116,7 @@ def sample_by(
     *,
     round_num: int,
 ) -> list[str]:
-    """Draws clients with a function of the user's.
+    """Draws clients with a user's function.
 
     >>> from tff_reg.data import sampling
     >>> def in_turn(round_num, client_ids):
@@ -126,9 +126,8 @@ def sample_by(
 
     Args:
       sample_fn: Called with the round (from 1) and all clients' names; returns the
-        names of those that take part. A run that is resumed calls it for the rounds
-        that are left, so its result may depend on its arguments only; it is called
-        twice to see that it does.
+        cohort's names. A resumed run calls it for the remaining rounds only, so its
+        result must depend on its arguments alone; a second call checks that it does.
       client_ids: All clients' names.
       round_num: The round.
 
@@ -136,8 +135,8 @@ def sample_by(
       At least one name, in the order of `sample_fn`.
 
     Raises:
-      SamplingError: If it returns no names, one that is no client's, one twice, or
-        others when it is called again.
+      SamplingError: If `sample_fn` returns no names, an unknown name, a name twice, or
+        other names in the second call.
     """
     _check_clients(client_ids)
     found: Any = sample_fn(round_num, list(client_ids))

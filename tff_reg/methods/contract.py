@@ -132,6 +132,15 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f" tff_reg.methods: {', '.join(allowed)}."
             )
 
+    if isinstance(own.get("uploads"), str):
+        raise ContractError(f"{where}: uploads must be a tuple, such as ('s',).")
+    for name in ("client_memory", "server_memory"):
+        given = own.get(name, {})
+        if not (is_a(given, Mapping) or hasattr(given, "__get__")):
+            raise ContractError(
+                f"{where}: {name} must be a dict of first values by name, such as"
+                " {'s': methods.zeros}."
+            )
     _check_does_something(where, cls, base, hooks)
 
 

@@ -213,7 +213,7 @@ class Round:
         else:
             actor.running.remove(given)
         if problem is not None:
-            for name in given.names & actor.held.keys():  # If it has them.
+            for name in given.names & actor.held.keys():  # It may lack them.
                 actor.held_bytes -= actor.held.pop(name)
         if given.round == self._number:  # Else an abandoned round.
             self._done[given.index] = (problem, result)

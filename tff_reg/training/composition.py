@@ -27,6 +27,7 @@ from tff_reg.training import (
     local_training,
     memory as memory_lib,
     optimizers,
+    process_settings,
     schedules,
     server as server_lib,
     stateful,
@@ -48,28 +49,6 @@ _ARGUMENTS = (
     "population",
     "server_optimizer_fn",
 )
-
-
-# Settings of a run's client data, which `build` refuses.
-_OF_DATA = ("batch_size", "local_epochs", "drop_remainder", "same_local_steps")
-# By an argument of `build`: the settings that it replaces.
-_REPLACED = {
-    "client_optimizer_fn": (
-        "client_learning_rate",
-        "client_momentum",
-        "client_nesterov",
-        "client_weight_decay",
-    ),
-    "server_optimizer_fn": (
-        "server_optimizer",
-        "server_learning_rate",
-        "server_momentum",
-        "server_beta1",
-        "server_beta2",
-        "server_epsilon",
-    ),
-    "population": ("num_clients",),
-}
 
 
 @contextlib.contextmanager
@@ -349,29 +328,8 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     if "num_clients" not in chosen:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
-    _check_chosen(settings, chosen, rest)
+    process_settings.check_chosen(settings, chosen, rest)
     return _build(name, model_fn, settings, strengths, rest)
-
-
-def _check_chosen(
-    settings: ProcessSettings, chosen: Mapping[str, Any], rest: Mapping[str, Any]
-) -> None:
-    """Refuses settings of `build` that would have no effect."""
-    for each in settings_of(settings):
-        if each.name in chosen and (why := each.why_not_beside(vars(settings))):
-            raise TypeError(f"{each.name}: {why}")
-        if each.name in chosen and each.name in _OF_DATA:
-            raise TypeError(
-                f"{each.name} is the client data's: batch them, or give client_data="
-                "tff_reg.training.WholeClientData(...)."
-            )
-    for argument, replaced in _REPLACED.items():
-        both = [name for name in replaced if name in chosen]
-        if both and rest.get(argument) is not None:
-            raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
-    is_cosine = chosen.get("learning_rate_schedule") == "cosine"
-    if is_cosine and "total_rounds" not in chosen:
-        raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:

@@ -27,6 +27,28 @@ FREE = "free"
 _ADAPTIVE = ("adam", "yogi", "adagrad")
 
 
+# Settings of a run's client data, which `build` refuses.
+_OF_DATA = ("batch_size", "local_epochs", "drop_remainder", "same_local_steps")
+# By an argument of `build`: the settings that it replaces.
+_REPLACED = {
+    "client_optimizer_fn": (
+        "client_learning_rate",
+        "client_momentum",
+        "client_nesterov",
+        "client_weight_decay",
+    ),
+    "server_optimizer_fn": (
+        "server_optimizer",
+        "server_learning_rate",
+        "server_momentum",
+        "server_beta1",
+        "server_beta2",
+        "server_epsilon",
+    ),
+    "population": ("num_clients",),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class PopulationSettings:
     """Settings that the partition of the data and the process share."""
@@ -187,3 +209,33 @@ class ProcessSettings(PopulationSettings):
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
         return cls(**{**own, **changes})
+
+
+def check_chosen(
+    settings: ProcessSettings, chosen: Mapping[str, Any], rest: Mapping[str, Any]
+) -> None:
+    """Checks that all settings that `training.build` was given have an effect.
+
+    Args:
+      settings: The settings of the process.
+      chosen: The given settings by name.
+      rest: The given arguments of `build_regularized` by name.
+
+    Raises:
+      TypeError: If one would have no effect.
+    """
+    for each in settings_of(settings):
+        if each.name in chosen and (why := each.why_not_beside(vars(settings))):
+            raise TypeError(f"{each.name}: {why}")
+        if each.name in chosen and each.name in _OF_DATA:
+            raise TypeError(
+                f"{each.name} is the client data's: batch them, or give client_data="
+                "tff_reg.training.WholeClientData(...)."
+            )
+    for argument, replaced in _REPLACED.items():
+        both = [name for name in replaced if name in chosen]
+        if both and rest.get(argument) is not None:
+            raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
+    is_cosine = chosen.get("learning_rate_schedule") == "cosine"
+    if is_cosine and "total_rounds" not in chosen:
+        raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")

@@ -5,8 +5,8 @@ examples, in ascending order. Every scheme is a pure function from labels to a
 partition. No two clients share an example.
 
 All schemes take the labels, the number of clients and a seed, and other arguments by
-keyword; `partition` documents the arguments, results and errors. Two schemes draw
-again, up to `max_draws` times, until all clients have `minimum_examples` (10 in
+keyword; `partition` documents the arguments, results and errors. Two schemes repeat the
+draw, up to `max_draws` times, until each client has `minimum_examples` (10 in
 FedAlign's code; 0 accepts empty clients).
 
 Three papers say "Dirichlet(alpha)" for three different schemes, so each has its own
@@ -93,7 +93,7 @@ class PartitionScheme(NamedTuple):
     Attributes:
       name: The name in `PARTITIONS`.
       function: The function.
-      needs: The keyword arguments that the function requires beside the seed.
+      needs: The keyword arguments that the function requires besides the seed.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _needs(function: Callable[..., list]) -> tuple[str, ...]:
     )
 
 
-# By the name for `partition` and --partition, in the order of the help.
+# By the name for `partition` and --partition, in the order in which --help lists them.
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
         name: PartitionScheme(name, function, _needs(function))
@@ -140,7 +140,7 @@ def partition(
     domains: np.ndarray | None = None,
     split_file: str | os.PathLike | None = None,
 ) -> list[np.ndarray]:
-    """Partitions examples across clients by the scheme of a name.
+    """Partitions examples across clients by a named scheme.
 
     Arguments that the scheme does not need (`PartitionScheme.needs`) are ignored.
 
@@ -155,7 +155,7 @@ def partition(
         number of domains.
       seed: The same seed gives the same partition.
       concentration: Alpha of Dir(alpha), above 0 and finite, for the Dirichlet schemes
-        and `quantity`. Large values are close to IID (`quantity`: to equal sizes);
+        and `quantity`. Large values are close to IID (for `quantity`, to equal sizes);
         small values give each class to few clients, or each client few classes.
       classes_per_client: For `shards`, from 1 to the number of classes.
       domains: For `domain`: [N] whole numbers, each example's domain.
@@ -167,9 +167,9 @@ def partition(
     Raises:
       UnknownPartitionError: If there is no scheme of that name.
       PartitionError: If the labels are empty or no class numbers, a number is out of
-        range, there are too few examples, `max_draws` draws all left a client short,
-        the clients of `shards` cannot hold all classes, an example has no domain, or
-        the split file cannot be read or does not fit.
+        range, there are too few examples, none of `max_draws` draws gives each client
+        enough examples, the clients of `shards` cannot hold all classes, an example has
+        no domain, or the split file cannot be read or does not fit.
     """
     if name not in PARTITIONS:
         raise UnknownPartitionError(
@@ -201,7 +201,7 @@ def class_counts(
     Args:
       labels: [N] whole numbers >= 0 of any dtype.
       partition: For each client the positions of its examples.
-      num_classes: The table's width; None takes the largest label plus one.
+      num_classes: Number of classes; None for the largest label plus one.
 
     Returns:
       int64 [clients, num_classes], numbers of examples.

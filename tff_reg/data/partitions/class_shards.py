@@ -1,4 +1,4 @@
-"""The scheme in which each client holds a few classes."""
+"""The scheme that gives each client a fixed number of classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tff_reg.data import keys
 from tff_reg.data.partitions import dealing
 from tff_reg.lazy import np
 
-# Swaps that mix who holds which classes, for each shard and at most.
+# Random swaps of classes between clients: the number per shard, and the maximum.
 _SWAPS_PER_SHARD = 10
 _MOST_SWAPS = 50_000
 
@@ -20,7 +20,7 @@ def shards(
 
     Source: the "pathological" split of H. B. McMahan et al., "Communication-Efficient
     Learning of Deep Networks from Decentralized Data", AISTATS 2017, Section 3: sort
-    by label, cut into num_clients * k shards, deal each client k.
+    by label, cut into num_clients * k shards, give each client k shards.
 
     In the paper a shard can hold two classes, and a client can get two shards of one
     class. Here every shard holds one class, and a client's k shards hold k different
@@ -57,7 +57,7 @@ def shards(
     generator = keys.driver_generator("shards", seed)
     holds = _spread_shards(shares, num_clients, per_client, generator)
     counts = holds * (class_sizes // shares)
-    # The first of a class's holders, in a random order of clients, get what is left.
+    # In a random order of clients, the first holders of a class get its remainder.
     order = generator.permutation(num_clients)
     rank = holds[order].cumsum(axis=0)
     counts[order] += holds[order] & (rank <= class_sizes % shares)
@@ -67,10 +67,10 @@ def shards(
 def _shards_of_classes(
     class_sizes: np.ndarray, num_clients: int, classes_per_client: int
 ) -> np.ndarray:
-    """Into how many shards each class is cut: int64 [classes].
+    """Returns the number of shards of each class: int64 [classes].
 
-    One after the other the class with the largest shards is cut into one more, as
-    long as there are clients that could hold it and examples to put into it.
+    Repeatedly, the class with the largest shards is cut into one more shard, as long
+    as there are clients to hold the shard and examples for it.
     """
     shares = np.ones(class_sizes.size, dtype=np.int64)
     limits = np.minimum(class_sizes, num_clients)
@@ -98,8 +98,8 @@ def _spread_shards(
 ) -> np.ndarray:
     """Returns the classes of each client: bool [clients, classes] with given sums.
 
-    A class goes to those clients that still need most: by the theorem of Havel and
-    Hakimi this never gets stuck. Then pairs of clients swap classes at random, which
+    A class goes to the clients that still need most classes: by the theorem of Havel
+    and Hakimi this always succeeds. Then pairs of clients swap classes at random, which
     keeps both sums.
     """
     holds = np.zeros((num_clients, shares.size), dtype=bool)
@@ -115,7 +115,7 @@ def _spread_shards(
     for (one, other), (mine, yours) in zip(pairs, picks):
         own = np.flatnonzero(holds[one] & ~holds[other])
         others = np.flatnonzero(holds[other] & ~holds[one])
-        if own.size:  # Then the other one, with as many classes, has as many.
+        if own.size:  # Then `others` has the same size.
             given = own[int(mine * own.size)], others[int(yours * others.size)]
             holds[one, given] = False, True
             holds[other, given] = True, False

@@ -9,7 +9,7 @@ from tff_reg.lazy import np
 
 
 class PartitionError(ValueError):
-    """Raised if labels and arguments allow no partition."""
+    """Raised if labels or arguments allow no partition."""
 
 
 def check_labels(labels: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def classes_of(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns each example's class, renumbered without gaps, and the classes' sizes.
 
     Raises:
-      PartitionError: As `check_labels`.
+      PartitionError: As in `check_labels`.
     """
     _, classes, sizes = np.unique(
         check_labels(labels), return_inverse=True, return_counts=True
@@ -68,7 +68,7 @@ def check_count(name: str, value: int, *, least: int) -> int:
     """Returns `value` as an int.
 
     Raises:
-      PartitionError: If it is no whole number, or below `least`.
+      PartitionError: If `value` is no whole number, or below `least`.
     """
     try:
         value = operator.index(value)
@@ -145,7 +145,7 @@ def ascending(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
 def deal(
     classes: np.ndarray, counts: np.ndarray, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draws each client's examples at random, as many of each class as a table says.
+    """Draws each client's examples at random, given the numbers of each class.
 
     Args:
       classes: int [N], each example's class.
@@ -159,7 +159,7 @@ def deal(
     nobody = num_clients
     owners = np.full(classes.size, nobody, dtype=np.int64)
     shuffled = generator.permutation(classes.size)
-    # Ascending by class, shuffled within it.
+    # Ascending by class, shuffled within each class.
     shuffled = shuffled[np.argsort(classes[shuffled], kind="stable")]
     start = 0
     for size, column in zip(np.bincount(classes), counts.T):
@@ -168,5 +168,5 @@ def deal(
         start += size
     positions = np.argsort(owners, kind="stable").astype(np.int64)
     ends = counts.sum(axis=1).cumsum()
-    # The last part is what nobody got.
+    # The last part holds the examples of no client.
     return np.split(positions, ends)[:-1]

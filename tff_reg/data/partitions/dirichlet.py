@@ -1,4 +1,4 @@
-"""Schemes that draw proportions from a symmetric Dirichlet."""
+"""Schemes that draw proportions from a symmetric Dirichlet distribution."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tff_reg.lazy import np
 DEFAULT_MINIMUM_EXAMPLES = 10
 DEFAULT_MAX_DRAWS = 1000
 
-# Concentrations beyond these are drawn as these: nothing that can be seen in double
-# precision changes any more, and the gamma variates stay finite.
+# Concentrations are clipped to this range: beyond it, nothing changes in double
+# precision, and the gamma variates stay finite.
 _SMALLEST_CONCENTRATION = 1e-12
 _LARGEST_CONCENTRATION = 1e12
 
@@ -31,15 +31,15 @@ def dirichlet_unbalanced(
     """Spreads each class over the clients: the FedML split that FedAlign uses.
 
     Source: M. Mendieta et al., "Local Learning Matters: Rethinking Data
-    Heterogeneity in Federated Learning" (FedAlign), CVPR 2022, Section 3.1, as its
-    code does it; the rule is FedML's (C. He et al., arXiv:2007.13518), after
-    H. Wang et al., "Federated Learning with Matched Averaging", ICLR 2020.
+    Heterogeneity in Federated Learning" (FedAlign), CVPR 2022, Section 3.1, as in its
+    code; the rule is FedML's (C. He et al., arXiv:2007.13518), after H. Wang et al.,
+    "Federated Learning with Matched Averaging", ICLR 2020.
 
-    For each class in ascending order, proportions over the **clients** are drawn
-    from a symmetric Dirichlet; clients that already hold N / num_clients examples
-    or more are left out and the rest renormalised (the balancing rule; it does not
-    cut, so a client can end above the mean); the class's examples, shuffled, are cut
-    at the rounded-down cumulated proportions. If a client ends with fewer than
+    For each class in ascending order, proportions over the **clients** are drawn from
+    a symmetric Dirichlet. Clients that already hold N / num_clients examples or more
+    are left out, and the other proportions renormalised (the balancing rule; a client
+    can still end above the mean). The class's examples, shuffled, are cut at the
+    rounded-down cumulated proportions. If a client ends with fewer than
     `minimum_examples`, everything is drawn again.
 
     >>> from tff_reg.data import partitions
@@ -73,19 +73,19 @@ def dirichlet_balanced(
     """Gives each client a mix of classes: the FedDyn split that MAN uses.
 
     Source: D. A. E. Acar et al., "Federated Learning Based on Dynamic
-    Regularization" (FedDyn), ICLR 2021, as its code does it; the MAN paper, Section 4,
-    uses the same. (FedMLB's kind is `dirichlet_sequential`.)
+    Regularization" (FedDyn), ICLR 2021, as in its code; the MAN paper, Section 4, uses
+    the same split. (FedMLB's split is `dirichlet_sequential`.)
 
     Each client draws proportions over the **classes** from a symmetric Dirichlet.
-    Then, one at a time, a client that is not full yet is picked uniformly and takes
-    one example of a class drawn from its proportions, without replacement. When a
-    class has run out, the proportions are renormalised over the classes that are
-    left (what the code reaches by drawing again), so the clients that fill up last
-    can be far from their proportions when `concentration` is small.
+    Then, repeatedly, a client that is not full yet is picked uniformly and takes one
+    example of a class drawn from its proportions, without replacement. When a class
+    has run out, the proportions are renormalised over the remaining classes (the code
+    has the same effect by drawing again), so the clients that fill up last can be far
+    from their proportions if `concentration` is small.
 
-    The result has the distribution of that procedure, but is drawn for all clients at
-    once: the order of turns from exponential waiting times, and the classes again only
-    for turns after a class ran out.
+    The result has the distribution of this procedure, but is drawn for all clients at
+    once: exponential waiting times give the order of turns, and classes are drawn again
+    only for turns after a class has run out.
 
     >>> from tff_reg.data import partitions
     >>> labels = [0] * 50 + [1] * 50
@@ -112,14 +112,14 @@ def dirichlet_sequential(
     """Gives one client after another a mix of classes: the FedMLB split.
 
     Source: J. Kim et al., "Multi-Level Branched Regularization for Federated Learning"
-    (FedMLB), ICML 2022, Section 5.1, as its code does it. The authors' own splits are
-    files (`split_file`).
+    (FedMLB), ICML 2022, Section 5.1, as in its code. The authors' own splits are files
+    (`split_file`).
 
     Each client draws proportions over the **classes** from a symmetric Dirichlet. The
     first client draws all its examples without replacement, each example with its
     class's proportion as weight; then the second client draws from the remaining
-    examples, and so on. So a class counts by its proportion times the number of its
-    remaining examples, and the last clients get the rest.
+    examples, and so on. So the weight of a class is its proportion times the number of
+    its remaining examples, and the last clients get the rest.
 
     Weighted sampling without replacement takes the examples with the smallest
     exponential waiting times at rates equal to the weights (P. Efraimidis,
@@ -140,7 +140,7 @@ def dirichlet_sequential(
     client_size = classes.size // num_clients
     left, dealt = np.arange(classes.size), []
     for of_client in log_proportions:
-        # Logarithms: no proportion is too small to be compared.
+        # Logarithms, because they compare even the smallest proportions.
         waiting = np.log(generator.standard_exponential(left.size))
         waiting -= of_client[classes[left]]
         chosen = np.argpartition(waiting, client_size - 1)[:client_size]
@@ -158,12 +158,12 @@ def quantity(
     minimum_examples: int = DEFAULT_MINIMUM_EXAMPLES,
     max_draws: int = DEFAULT_MAX_DRAWS,
 ) -> list[np.ndarray]:
-    """Gives clients very different numbers of examples with the same mix of classes.
+    """Gives clients very different numbers of examples, with the same class mix.
 
     Source: "quantity skew" of Q. Li et al., "Federated Learning on Non-IID Data
     Silos: An Experimental Study", ICDE 2022, Section IV-C.
 
-    The clients' shares of the examples are one draw of a symmetric Dirichlet; the
+    The clients' shares of the examples are one draw from a symmetric Dirichlet; the
     examples, shuffled, are cut at the rounded-down cumulated shares. If a client ends
     with fewer than `minimum_examples`, the shares are drawn again.
 
@@ -200,7 +200,7 @@ def quantity(
 def _checked(
     classes: np.ndarray, num_clients: int, concentration: float
 ) -> tuple[int, float]:
-    """Returns the number of clients and the concentration, once they are valid."""
+    """Checks the number of clients and the concentration, and returns them."""
     num_clients = dealing.check_num_clients(num_clients, classes.size)
     if (
         not isinstance(concentration, numbers.Real)
@@ -224,7 +224,7 @@ def _first_with_enough(
     max_draws: int,
     instead: str,
 ) -> np.ndarray:
-    """The first draw, int64 [clients, ...] counts, that gives all clients enough."""
+    """Returns the first counts, int64 [clients, ...], with enough for each client."""
     minimum_examples = dealing.check_count(
         "minimum_examples", minimum_examples, least=0
     )
@@ -254,10 +254,11 @@ def _first_with_enough(
 def _draw_mixes(
     scheme: str, labels: np.ndarray, num_clients: int, concentration: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
-    """Each client's proportions over the classes.
+    """Draws each client's proportions over the classes.
 
     Returns:
-      What `classes_of` gives, logarithms [num_clients, classes], and the generator.
+      The results of `classes_of`, log proportions [num_clients, classes], and the
+      generator.
     """
     classes, class_sizes = dealing.classes_of(labels)
     num_clients, concentration = _checked(classes, num_clients, concentration)
@@ -271,11 +272,11 @@ def _draw_mixes(
 def _log_dirichlet(
     generator: np.random.Generator, concentration: float, rows: int, columns: int
 ) -> np.ndarray:
-    """Logarithms of symmetric Dirichlet draws, up to a constant a row.
+    """Draws logarithms of symmetric Dirichlet variates, up to a constant per row.
 
-    Gamma(a) is distributed as Gamma(a + 1) * U**(1/a). Kept as logarithms, no
-    proportion underflows to zero however small the concentration is, so what is left
-    after some entries are struck out can always be normalised.
+    Gamma(a) is distributed as Gamma(a + 1) * U**(1/a). As logarithms, proportions do
+    not underflow to zero even for the smallest concentration, so the remaining entries
+    can always be normalised after some entries are removed.
 
     Returns:
       float64 [rows, columns], finite.
@@ -290,7 +291,7 @@ def _log_dirichlet(
 
 
 def _cumulated_counts(weights: np.ndarray, size: int) -> np.ndarray:
-    """Where to cut `size` examples in proportion to weights: int64, ends with size."""
+    """Returns where to cut `size` examples in proportion to weights: int64."""
     cumulated = weights.cumsum()
     return (cumulated / cumulated[-1] * size).astype(np.int64)
 
@@ -301,7 +302,7 @@ def _spread_classes(
     concentration: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """One draw of the FedML rule: int64 [clients, classes] counts."""
+    """Draws counts, int64 [clients, classes], by the FedML rule."""
     log_proportions = _log_dirichlet(
         generator, concentration, class_sizes.size, num_clients
     )
@@ -309,7 +310,7 @@ def _spread_classes(
     held = np.zeros(num_clients, dtype=np.int64)
     counts = np.empty((num_clients, class_sizes.size), dtype=np.int64)
     for column, (size, row) in enumerate(zip(class_sizes, log_proportions)):
-        # Somebody is always below the mean while a class is still to be spread.
+        # Some client is always below the mean while a class remains.
         below = held < mean_size
         weights = np.where(below, np.exp(row - row[below].max()), 0.0)
         counts[:, column] = np.diff(_cumulated_counts(weights, size), prepend=0)
@@ -320,12 +321,12 @@ def _spread_classes(
 def _draw_classes(
     log_proportions: np.ndarray, clients: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """One class for each entry of `clients`, from that client's proportions.
+    """Draws a class for each entry of `clients`, from that client's proportions.
 
     Args:
       log_proportions: float64 [clients, classes], -inf for closed classes.
       clients: int [turns].
-      generator: Where the numbers come from.
+      generator: The source of the random numbers.
 
     Returns:
       int64 [turns].
@@ -334,12 +335,12 @@ def _draw_classes(
     logs = log_proportions[drawing]
     cumulated = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
     cumulated /= cumulated[:, -1:]
-    # All rows' inverse distribution functions in one sorted array: row r in (r, r+1].
-    # A closed class has no width, and side="right" steps over it.
+    # The cumulative distributions of all rows in one sorted array: row r in (r, r+1].
+    # A closed class has no width, and side="right" skips it.
     columns = logs.shape[1]
     steps = (cumulated + np.arange(drawing.size)[:, None]).ravel()
     found = np.searchsorted(steps, rows + generator.random(rows.size), side="right")
-    # Rounding up to r + 1 would step past the row's last class with any width.
+    # Rounding up to r + 1 would give a class after the last open class of the row.
     last = columns - 1 - np.argmax(np.isfinite(logs)[:, ::-1], axis=1)
     return np.minimum(found - rows * columns, last[rows])
 
@@ -350,14 +351,14 @@ def _take_turns(
     client_size: int,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """One draw of the FedDyn rule: int64 [clients, classes] counts.
+    """Draws counts, int64 [clients, classes], by the FedDyn rule.
 
     "Pick uniformly among the clients that are not full" is the order of arrivals of
-    independent Poisson processes of one rate, each stopped after `client_size`
-    arrivals. Turns up to the first one that asks for a class that has run out stand
-    as they are. From there on, a turn that drew another class drew it from the
-    renormalised proportions (that is what conditioning means), so that only turns
-    that drew the exhausted class are drawn again. Each repetition closes a class.
+    independent Poisson processes of equal rate, each stopped after `client_size`
+    arrivals. Turns before the first request for an exhausted class are final. After
+    that, a turn that drew another class has, by conditioning, drawn it from the
+    renormalised proportions, so only turns that drew the exhausted class are drawn
+    again. Each repetition closes a class.
     """
     num_clients, num_classes = log_proportions.shape
     arrivals = generator.standard_exponential((num_clients, client_size)).cumsum(axis=1)

@@ -1,4 +1,4 @@
-"""Schemes that cut into equal parts: of all, of each class, of each domain."""
+"""Schemes that divide all examples, each class or each domain into equal parts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def iid_stratified(
 ) -> list[np.ndarray]:
     """Divides each class evenly among the clients.
 
-    Source: the MAN authors' code, after FedDyn's, for CIFAR-100: with 100 clients each
-    has exactly 5 examples of each class.
+    Source: the MAN authors' code, which follows FedDyn's, for CIFAR-100: with 100
+    clients, each client has exactly 5 examples of each class.
 
     >>> from tff_reg.data import partitions
     >>> labels = [0, 0, 0, 0, 1, 1]
@@ -39,8 +39,8 @@ def iid_stratified(
     array([[2, 1],
            [2, 1]])
 
-    Guaranteed: disjoint, complete; the clients' sizes, and their counts of each class,
-    differ by at most one.
+    Guaranteed: disjoint, complete; between clients, the sizes and the counts of each
+    class differ by at most one.
     """
     classes, _ = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)

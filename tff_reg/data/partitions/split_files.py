@@ -32,7 +32,7 @@ def split_file(
 
     Raises:
       PartitionError: Also if the file cannot be read, has another format or another
-        number of clients, or a position twice or beyond the labels.
+        number of clients, or has a position twice or beyond the labels.
     """
     del seed
     size = dealing.check_labels(labels).size
@@ -58,7 +58,7 @@ def split_file(
 
 
 def _read_split_file(path: str | os.PathLike) -> dict:
-    """The dict in a split file: whole numbers to collections of whole numbers."""
+    """Reads a split file's dict from whole numbers to collections of whole numbers."""
     try:
         with open(path, encoding="utf-8") as file:
             clients = ast.literal_eval(file.read().strip())
@@ -66,7 +66,7 @@ def _read_split_file(path: str | os.PathLike) -> dict:
         raise dealing.PartitionError(
             f"The split file {path} cannot be read ({error.strerror})."
         ) from error
-    # What literal_eval says of malformed, binary or endlessly nested text.
+    # Errors of literal_eval for malformed, binary or very deeply nested text.
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise dealing.PartitionError(
             f"The split file {path} is not a Python dict of lists such as "
