@@ -1,7 +1,7 @@
 """Tasks: a data set, its split and augmentation, and a model that suits it.
 
 `names` and `defaults` describe the tasks and `check_data` looks for their files, all
-without TensorFlow. `read` loads a task's data and deals them out, and `digests` hashes
+without TensorFlow. `read` loads a task's data and partitions them, and `digests` hashes
 them; both load TensorFlow only for data of TFDS. `build` makes the whole task, a
 `tff.simulation.baselines.BaselineTask`. `tff_reg.tasks.recipes` has the papers'
 experiments by name.
@@ -13,9 +13,9 @@ experiments by name.
 >>> len(positions), data.x_train.shape
 (5, (1437, 8, 8, 1))
 
-A new task is one module with `DEFAULTS` and `load`. `load` takes what
-`DEFAULTS.options` name and returns an `image_data.ImageData`. Ours are in `_NAMES`;
-installed packages offer theirs by entry points in the group `tff_reg.tasks`.
+A new task is one module with `DEFAULTS` and `load`. `DEFAULTS.options` names the
+arguments of `load`, which returns an `image_data.ImageData`. Our tasks are in `_NAMES`;
+other packages offer tasks by entry points in the group `tff_reg.tasks`.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ _NAMES = (
 
 
 def names() -> tuple[str, ...]:
-    """The names of all tasks; the tasks of installed packages come last."""
+    """Returns the names of all tasks; those of other packages come last."""
     return (*_NAMES, *plugins.entry_points(_ENTRY_POINTS, _NAMES))
 
 
 def of_package(name: str) -> ModuleType | None:
-    """The module of a task from another package; None for all other names.
+    """Returns the module of a task from another package; None for other names.
 
     Raises:
-      TaskError: If it cannot be loaded, or is no module of a task.
+      TaskError: If the module cannot be loaded, or is not that of a task.
     """
 
     def check(value: Any) -> str:
@@ -86,7 +86,7 @@ def of_package(name: str) -> ModuleType | None:
 
 
 def defaults(name: str) -> TaskDefaults:
-    """A task's own defaults.
+    """Returns a task's own defaults.
 
     Raises:
       TaskError: If there is no task of that name.
@@ -114,7 +114,7 @@ def check_data(name: str, data_dir: str | None) -> None:
 
 
 def read(task: str, **settings: Any) -> tuple[ImageData, list]:
-    """Loads a task's data and deals its training examples out to clients.
+    """Loads a task's data and partitions its training examples across clients.
 
     The split into training and test examples is the task's own and does not depend on
     the seed.
@@ -129,7 +129,7 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
 
     Raises:
       TaskError: If there is no task of that name, or it has no such option.
-      DataError: If the data are not there, or not what they should be.
+      DataError: If the data are missing, damaged or of another form.
       tff_reg.data.partitions.PartitionError: If the partition does not fit the data.
       TypeError: If there is no such setting.
       SettingError: If a setting cannot have its value.
@@ -139,7 +139,7 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
 
 
 def digests(task: str, **settings: Any) -> dict[str, str]:
-    """The digests of a task's data and of their split; see `read` for the arguments.
+    """Returns digests of a task's data and of their split; see `read` for arguments.
 
     Returns:
       The digests by the names in `tff_reg.data.digests.NAMES`.
@@ -155,14 +155,14 @@ def build(
     Args:
       task: One of `names()`.
       examples: The result of `read` for the same arguments, if it is known already.
-      **settings: Those of `read`.
+      **settings: As in `read`.
 
     Returns:
       The task.
 
     Raises:
       ValueError: If the model cannot have the norm.
-      TaskError: As in `read`, whose other errors it raises too.
+      TaskError: As in `read`; the other errors of `read` can occur, too.
     """
     examples = examples or read(task, **settings)
     chosen = task_settings.TaskSettings(task=task, **settings)
@@ -170,7 +170,7 @@ def build(
 
 
 def _load(chosen: task_settings.TaskSettings) -> ImageData:
-    """The examples of a task."""
+    """Loads the examples of a task."""
     module = _module(chosen.task)
     given = {
         each.name: getattr(chosen, each.name)

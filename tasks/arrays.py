@@ -79,7 +79,7 @@ def check_scale(x_train: np.ndarray, x_test: np.ndarray, *names: str) -> None:
     """Checks that float32 test images have the scale of the training images.
 
     Raises:
-      DataError: If not; it has the names of the two.
+      DataError: If not; the message has the names of both.
     """
     train, test = (float(np.abs(x).max()) for x in (x_train, x_test))
     if x_train.dtype == np.float32 and not train / 10 <= test <= 10 * train:
@@ -90,7 +90,7 @@ def check_scale(x_train: np.ndarray, x_test: np.ndarray, *names: str) -> None:
 
 
 def _names(names: np.ndarray | None, *numbers: np.ndarray) -> tuple[str, ...]:
-    """The given names; without any, the numbers from 0 to the largest as names."""
+    """Returns the given names; by default, the numbers from 0 to the largest."""
     if names is not None:
         return tuple(map(str, names.ravel()))
     whole = [one for one in numbers if one.dtype.kind in "iu" and one.size]
@@ -131,11 +131,11 @@ def read_npz(
 
 
 def check_images(images: np.ndarray, where: str) -> np.ndarray:
-    """Images as [n, height, width, channels].
+    """Checks images and returns them as [n, height, width, channels].
 
     Raises:
-      DataError: If they have another shape or order of axes, are neither uint8 nor
-        float32, or not finite.
+      DataError: If images have another shape or order of axes, are neither uint8 nor
+        float32, or have values that are not finite.
     """
     known = images.dtype in (np.uint8, np.float32)
     if images.ndim not in (3, 4) or not images.size or not known:

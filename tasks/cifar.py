@@ -1,9 +1,9 @@
-"""What CIFAR-10 and CIFAR-100 share: their files, and their normalisation.
+"""The shared part of CIFAR-10 and CIFAR-100: their files and normalisation.
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html. Both the "python version" (pickles, read
-with `tff_reg.tasks.pickles`) and the "binary version" are read. Both have the same
-order of images, and so have torchvision and the FedMLB authors' split files.
+with `tff_reg.tasks.pickles`) and the "binary version" are read. Both have the order of
+images of torchvision and of the FedMLB authors' split files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Files:
 
     # The folders of the unpacked downloads: pickles, then the binary version.
     folders: tuple[str, str]
-    # Without the .bin of the binary version.
+    # Names of files, without the ending .bin of the binary version.
     train: Sequence[str]
     test: str
     # The files with the classes' names: pickle, text.
@@ -34,12 +34,12 @@ class Files:
     # In the pickles: the keys of the labels and of the classes' names.
     label_key: str
     names_key: str
-    # Bytes before an image's pixels, the last of which is the label.
+    # Number of bytes before an image's pixels; the last of them is the label.
     label_bytes: int
 
 
 def defaults(num_classes: int, files: Files) -> TaskDefaults:
-    """The defaults of either task."""
+    """Returns the defaults of either task."""
     return TaskDefaults(
         name=f"cifar{num_classes}",
         summary=f"CIFAR-{num_classes}, 60,000 photographs of 32x32 pixels",
@@ -71,7 +71,7 @@ def load(
       files: The data set's files.
       data_dir: One of the data set's folders, or its parent; None reads through TFDS.
       mean: The mean of each channel for pixels scaled to [0, 1].
-      std: The deviation likewise.
+      std: The standard deviation of each channel for such pixels.
 
     Returns:
       The data.
@@ -102,7 +102,7 @@ def load(
 def _read(
     paths: Sequence[str], files: Files, is_binary: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [n, 32, 32, 3] and labels int64 [n] of some files, in order."""
+    """Reads images uint8 [n, 32, 32, 3] and labels int64 [n] from files, in order."""
     images, labels = bytearray(), []
     for path in paths:
         if is_binary:

@@ -1,8 +1,8 @@
 """CIFAR-10: 60,000 photographs of 32x32 pixels, 10 classes.
 
-Source and forms: `tff_reg.tasks.cifar`. Normalised with the mean and deviation of its
-training images, as in the FedAlign authors' code; pad-crop by 4 pixels and flip, as
-their paper says.
+Source and file formats: `tff_reg.tasks.cifar`. Normalised with the mean and deviation
+of its training images, as in the FedAlign authors' code; pad-crop by 4 pixels and flip,
+as their paper says.
 """
 
 from __future__ import annotations

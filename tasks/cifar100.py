@@ -1,8 +1,8 @@
 """CIFAR-100: 60,000 photographs of 32x32 pixels, 100 (fine) classes.
 
-Source and forms: `tff_reg.tasks.cifar`. Normalised with the FedAlign authors' numbers,
-which are those of its training images; pad-crop by 4 pixels and flip. (The FedMLB
-authors' code normalises CIFAR-100 with CIFAR-10's numbers.)
+Source and file formats: `tff_reg.tasks.cifar`. Normalised with the FedAlign authors'
+mean and deviation, which are those of its training images; pad-crop by 4 pixels and
+flip. (The FedMLB authors' code normalises CIFAR-100 with CIFAR-10's numbers.)
 """
 
 from __future__ import annotations

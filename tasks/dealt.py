@@ -1,4 +1,4 @@
-"""A task's examples dealt out to clients, and their digests. No TensorFlow here."""
+"""Partitions of a task's examples across clients, and digests. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tff_reg.tasks.image_data import ImageData
 
 
 def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.ndarray]]:
-    """Deals a task's training examples out to clients.
+    """Partitions a task's training examples across clients.
 
     Args:
       data: The task's data.
-      settings: The partition, the number of clients and so on.
+      settings: The partition, the number of clients and other settings of the split.
 
     Returns:
       The data and each client's positions in the training examples. With a
@@ -56,7 +56,7 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
 
 
 def digests(data: ImageData, positions: list[np.ndarray]) -> dict[str, str]:
-    """The digests that a run on the data writes to its `config.json`.
+    """Returns the digests that a run on the data writes to its `config.json`.
 
     Args:
       data: The task's data.

@@ -4,8 +4,8 @@ Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", 
 Machine Learning Repository, 1998 (its test part), as `sklearn.datasets.load_digits`
 packs it. Pixels are counts of inked points in 4x4 squares, 0 to 16, kept as uint8.
 
-The split is fixed: 1,437 training and 360 test images, every digit with its share of
-both (`splits.by_share`).
+The split is fixed: 1,437 training and 360 test images, with equal shares of each digit
+in both parts (`splits.by_share`).
 
 Augmentation: pad by one pixel and crop; no flip, because a mirrored digit is no digit.
 """
@@ -17,7 +17,7 @@ from tff_reg.lazy import np, sklearn_datasets
 from tff_reg.tasks import image_data, splits
 from tff_reg.tasks.task_defaults import PROTOCOL, TaskDefaults
 
-# Of the training images' pixels divided by LARGEST_PIXEL.
+# Mean and deviation of the training images' pixels divided by LARGEST_PIXEL.
 MEAN = 0.3052
 STD = 0.3759
 LARGEST_PIXEL = 16
@@ -27,9 +27,9 @@ _SPLIT_SEED = 1797
 
 # Every setting of FedAlign's paper suits the task, so there are no overrides: 16
 # clients hold about 90 images each, two batches per epoch. Only the network differs,
-# ResNet-8 for ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s with
-# ResNet-56 and 4 to 13 s with ResNet-8. Not `cnn`, which FedAlign cannot cut to a
-# fraction of its width. BatchNorm is what the FedAlign paper trains with; after 25
+# ResNet-8 instead of ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s
+# with ResNet-56 and 4 to 13 s with ResNet-8. `cnn` cannot run at a fraction of its
+# width, which FedAlign needs. BatchNorm is the norm of the FedAlign paper; after 25
 # rounds of FedAlign it gave 97.5 to 98.1 % (three runs), GroupNorm 96.4 % (one run).
 DEFAULTS = TaskDefaults(
     name="digits",
@@ -51,7 +51,7 @@ DEFAULTS = TaskDefaults(
 
 
 def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test positions of the fixed split, in scikit-learn's order."""
+    """Returns the fixed split's training and test positions in scikit-learn's order."""
     return splits.by_share(labels, NUM_TEST, seed=_SPLIT_SEED)
 
 

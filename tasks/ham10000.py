@@ -8,11 +8,11 @@ Scientific Data 5, 2018. Read from its Dataverse files: the table `HAM10000_meta
 Domains are the table's column `dataset`, the four sources of the images. Kaggle's copy
 of the table lacks it; without it there are no domains.
 
-There is no split. Here one lesion in ten, of each kind from each source, is for testing
-with all of its images (UniVarFL, Section 4, "90-10"). They are always the same lesions,
-and no lesion is in both parts. UniVarFL does not give the size of its images; here it
-is 64x64, the middle of the 600x450 pixels. Normalised with the training images' own
-mean and deviation; pad-crop by 4 pixels and flip.
+The data set has no split. Here the test examples are all images of a tenth of the
+lesions of each kind and source (UniVarFL, Section 4, "90-10"). They are always the same
+lesions, and no lesion is in both parts. UniVarFL does not give the size of its images;
+here it is 64x64, the middle of the 600x450 pixels. Normalised with the training images'
+own mean and deviation; pad-crop by 4 pixels and flip.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _read(paths: list[str], chosen: np.ndarray, image_size: int) -> np.ndarray:
 
 
 def _read_table(path: str) -> list[dict]:
-    """The rows, by image id; `dataset` is empty where the column is missing."""
+    """Reads the rows, sorted by image id; `dataset` is empty without such a column."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -110,7 +110,7 @@ def _read_table(path: str) -> list[dict]:
 
 
 def _find(data_dir: str, image_ids: list[str]) -> list[str]:
-    """Each image's path in one of the two folders."""
+    """Returns each image's path in one of the two folders."""
     found = {}
     for part in _PARTS:
         for path in images.list_folder(os.path.join(data_dir, part)):

@@ -28,11 +28,11 @@ class ImageData:
     y_test: np.ndarray
     # images -> float32 images; ignores its second argument, a key.
     normalize_fn: Callable
-    # One different name for each class, in the order of the labels.
+    # A distinct name for each class, in the order of the labels.
     class_names: tuple[str, ...]
-    # int32 [n], each training example's domain; None where there are none.
+    # int32 [n], each training example's domain; None without domains.
     domains: np.ndarray | None = None
-    # One different name for each domain.
+    # A distinct name for each domain.
     domain_names: tuple[str, ...] = ()
     # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
@@ -51,15 +51,15 @@ class ImageData:
 
     @property
     def largest_pixel(self) -> float | None:
-        """The largest value of uint8 images; None for float32, of any range."""
+        """The largest value of uint8 images; None for float32 images of any range."""
         return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
-        """A normalisation by a given mean and deviation instead of the data's own.
+        """Returns a normalisation by a given mean and deviation, not the data's own.
 
         Args:
-          mean: One number, or one for each channel, for pixels scaled to [0, 1].
-          std: Likewise.
+          mean: One number, or one per channel, for pixels scaled to [0, 1].
+          std: Standard deviation, in the same form.
 
         Returns:
           A function as `augmentation.normalize` returns it. It does not scale float32
@@ -67,7 +67,7 @@ class ImageData:
 
         Raises:
           DataError: If the lengths do not fit the number of channels.
-          AugmentationError: If a number is impossible.
+          AugmentationError: If a number is out of range.
         """
         channels = self.x_train.shape[-1]
         if len(mean) != len(std) or len(mean) not in (1, channels):
@@ -79,12 +79,12 @@ class ImageData:
 
 
 def normalization_of(images: np.ndarray) -> Callable:
-    """Normalisation by the images' own mean and deviation, channel by channel.
+    """Returns a normalisation by the images' own mean and deviation per channel.
 
     It is computed from histograms of the pixels, without a copy of the images.
 
     Args:
-      images: uint8 [n, height, width, channels]. float32 images count as normalised.
+      images: uint8 [n, height, width, channels]; float32 images are not normalised.
 
     Returns:
       A function as `augmentation.normalize` returns it.
@@ -115,11 +115,11 @@ def of_parts(
     normalize_fn: Callable | None = None,
     **options: Any,
 ) -> ImageData:
-    """Makes a data set of a training and a test part, and checks their labels.
+    """Makes a data set from a training and a test part, and checks their labels.
 
     Args:
       train: Images as in `ImageData`, and labels, whole numbers [n].
-      test: Likewise.
+      test: Test images and labels, in the same form.
       class_names: One name for each class, in the order of the labels.
       *where: The source of the parts, for messages: one for both, or one for each.
       normalize_fn: None for the training images' own mean and deviation.
@@ -144,10 +144,10 @@ def of_parts(
 
 
 def check_labels(labels: np.ndarray, num_classes: int, where: str) -> np.ndarray:
-    """Labels as int32 [n].
+    """Checks labels and returns them as int32 [n].
 
     Raises:
-      DataError: If there are none, or one is not in 0 .. num_classes - 1.
+      DataError: If there are no labels, or one is no integer in 0 .. num_classes - 1.
     """
     labels = np.asarray(labels)
     if not labels.size:

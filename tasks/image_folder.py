@@ -34,8 +34,8 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     reading.require(data_dir, ["train", "test"], DEFAULTS)
     folders = [os.path.join(data_dir, part) for part in ("train", "test")]
     for folder in folders:
-        # TensorFlow reads the files, but says less about unreadable ones and nothing
-        # about those that it leaves out.
+        # TFDS reads the files later, but says less about unreadable files, and nothing
+        # about files that it skips.
         known = reading.folders_in(folder)
         if not known:
             raise DEFAULTS.missing(f"{folder} has no images in class folders")
@@ -60,7 +60,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
 
 
 def _read(builder, part: str, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """One split: uint8 [n, height, width, 3] and int64 [n]."""
+    """Reads one split: uint8 [n, height, width, 3] and int64 [n]."""
     dataset = builder.as_dataset(
         split=part, decoders={"image": tfds.decode.SkipDecoding()}
     )

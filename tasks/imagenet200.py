@@ -28,7 +28,7 @@ from tff_reg.lazy import np
 from tff_reg.tasks import image_data, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
-# Of ImageNet's training images.
+# Mean and deviation of ImageNet's training images.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -55,7 +55,7 @@ DEFAULTS = TaskDefaults(
 
 
 def choose_classes(names: list[str]) -> list[str]:
-    """Draws the authors' 200 classes from the 1,000 sorted names; sorted."""
+    """Draws the authors' 200 classes from the 1,000 sorted names, and sorts them."""
     chosen = np.random.RandomState(SEED).choice(names, NUM_CLASSES, replace=False)
     return sorted(map(str, chosen))
 
@@ -120,7 +120,7 @@ def _listed(class_list: str, known: list[str], train: str) -> list[str]:
 
 
 def _some(paths: list[str]) -> list[str]:
-    """The first `IMAGES_PER_CLASS` in an order that follows from the folder's name."""
+    """Draws `IMAGES_PER_CLASS` paths with a seed that depends on the folder's name."""
     if len(paths) <= IMAGES_PER_CLASS:
         return paths
     words = np.random.PCG64(
@@ -131,7 +131,7 @@ def _some(paths: list[str]) -> list[str]:
 
 
 def _available_memory() -> int:
-    """The bytes that Linux has for new arrays, caches included."""
+    """Returns the bytes that Linux has for new arrays, caches included."""
     with open("/proc/meminfo", encoding="ascii") as file:
         (line,) = (line for line in file if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024

@@ -1,8 +1,8 @@
 """Decoding image files into one uint8 array, with Pillow.
 
 The papers' PyTorch code decodes and resizes with Pillow, so the pixels are the same.
-(TensorFlow's JPEG decoder differs by up to 5.) As in that code, a note in the file that
-says how to turn the image (EXIF) is ignored. Of 16 bits the upper 8 are taken.
+(TensorFlow's JPEG decoder differs by up to 5.) As in that code, the EXIF orientation is
+ignored. Of 16-bit values the upper 8 bits are used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tff_reg.lazy import np, pil_image
 from tff_reg.tasks.task_defaults import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-# Images that TFDS's ImageFolder leaves out without a word.
+# Suffixes of images that TFDS's ImageFolder skips without a message.
 _OTHER_SUFFIXES = (
     *(".apng", ".avif", ".bmp", ".dng", ".gif", ".heic", ".heif", ".jfif", ".jp2"),
     *(".jpe", ".pbm", ".pgm", ".ppm", ".svg", ".tga", ".tif", ".tiff", ".webp"),
 )
-# ImageNet's usual test-time form: the shorter side becomes 256/224 of the crop's.
+# ImageNet's usual test preprocessing: the shorter side becomes 256/224 of the crop's.
 IMAGENET_MARGIN = 256 / 224
 
 
@@ -129,11 +129,11 @@ def _shape(image: np.ndarray) -> str:
 def _decode(
     path: str, content: bytes | None, size: int | None, margin: float
 ) -> np.ndarray:
-    """One image as uint8 [height, width, 3]."""
+    """Decodes one image to uint8 [height, width, 3]."""
     try:
         with pil_image.open(path if content is None else io.BytesIO(content)) as image:
             if size is not None:
-                # A JPEG is decoded at a fraction of its size where that is enough.
+                # Decodes a JPEG at a fraction of its size if that is enough.
                 wanted = round(size * margin)
                 image.draft("RGB", (2 * wanted, 2 * wanted))
                 return np.asarray(_resize(_to_rgb(image, path), size, wanted))
@@ -151,7 +151,7 @@ def _decode(
 
 def _to_rgb(image, path: str):
     if image.mode in ("I", "F"):
-        # 16 bits are "I" to older Pillows.
+        # Older Pillows read 16 bits as "I".
         raise DataError(
             f"{path} has pixels of 32 bits ({image.mode}) in an unknown range; convert"
             " it to 8 bits."

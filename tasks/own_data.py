@@ -28,9 +28,9 @@ NAME = task_settings.OWN_DATA
 _LARGEST_EXACT = 2**24
 # A label above this is no class number.
 _LARGEST_LABEL = 100_000
-# The network of images where the user has none, as of the task `arrays`.
+# The default network for images, as in the task `arrays`.
 _NETWORK = ("resnet20", "group")
-# What only our own networks have, and what only a partition has.
+# Settings that apply to our own networks only, and to partitions only.
 _OF_NETWORKS = ("norm", "projector", "pixel_mean", "pixel_std")
 _OF_PARTITIONS = ("partition", "concentration", "classes_per_client", "num_clients")
 _OF_PARTITIONS += ("split_file", "scale", "validation_share")
@@ -40,7 +40,7 @@ class OwnModel:
     """The tasks of `tff_reg.tasks` with the user's model in place of their networks."""
 
     def __init__(self, model: Any, given: Mapping[str, Any]):
-        """Checks the model and the settings beside it.
+        """Checks the model and the other settings.
 
         Args:
           model: A Keras model.
@@ -59,7 +59,7 @@ class OwnModel:
         self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
 
     def defaults(self, name: str) -> Any:
-        """A task's defaults, without a network."""
+        """Returns a task's defaults, without a network."""
         return dataclasses.replace(lazy.tasks.defaults(name), model=None, norm=None)
 
     def build(self, task: str, **settings: Any) -> Any:
@@ -78,8 +78,8 @@ class OwnData:
 
     Attributes:
       x, y: All training examples.
-      positions: Of each client; None where a partition is still to be drawn.
-      client_ids: Their names; None for `client_0000` and so on.
+      positions: Each client's positions; None if a partition is still to be drawn.
+      client_ids: The clients' names; None for `client_0000` and so on.
       test: The test examples; None if training examples are held out instead.
     """
 
@@ -93,14 +93,14 @@ class OwnData:
         """Checks the data.
 
         Args:
-          client_data: The training examples: (x, y), a dict of such by client, or an
-            `ArrayClientData`.
+          client_data: The training examples: (x, y), a dict of such pairs by client, or
+            an `ArrayClientData`.
           test_data: The test examples (x, y); None with a `validation_share`.
           model: A Keras model, or None for the network that the settings name.
           given: The settings that the user gave, by name.
 
         Raises:
-          TypeError: If something is of another kind.
+          TypeError: If an argument is of another type.
           ValueError: If the data do not fit together or to the model, or a setting does
             not apply.
         """
@@ -195,11 +195,11 @@ class OwnData:
             arrays.check_scale(self.x, self.test[0], "client_data", "test_data")
 
     def names(self) -> Sequence[str]:
-        """The name of the only task."""
+        """Returns the name of the only task."""
         return (NAME,)
 
     def defaults(self, name: str) -> Any:
-        """The task's defaults."""
+        """Returns the task's defaults."""
         overrides = {}
         if self.positions is not None:
             found = {"num_clients": len(self.positions), "partition": None}
@@ -224,7 +224,7 @@ class OwnData:
         """Does nothing: the data are in memory."""
 
     def build(self, task: str, **settings: Any) -> Any:
-        """Deals the examples out and builds the model.
+        """Partitions the examples across clients and builds the model.
 
         Raises:
           PartitionError: If the partition does not fit the data.
@@ -233,7 +233,7 @@ class OwnData:
         x, y, positions = self.x, self.y, self.positions
         test = self.test
         if positions is None:
-            # Where examples are held out they become the test examples.
+            # If examples are held out, they replace these test examples.
             x_test, y_test = test or (x[:1], y[:1])
             found = image_data.ImageData(
                 x, y, x_test, y_test, dtypes.Cast("float32"), self._class_names
@@ -269,7 +269,7 @@ class OwnData:
         )
 
     def _normalization(self, settings: Mapping[str, Any]) -> Any:
-        """What a model takes of the stored examples; None where it takes them so."""
+        """Returns the function from stored examples to the model's input."""
         if self._model_fn is not None:
             return dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
         mean, std = settings["pixel_mean"], settings["pixel_std"]
@@ -280,10 +280,10 @@ class OwnData:
 
 
 def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
-    """Examples and labels as arrays that client data can have.
+    """Converts examples and labels to arrays for client data.
 
     Raises:
-      TypeError, ValueError: If they are no such, or not for a network that `is_ours`.
+      TypeError, ValueError: If that is impossible, or they do not suit our networks.
     """
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
     if isinstance(given, (tuple, list)) and given and all(map(_is_pair, given)):
@@ -342,7 +342,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _features(x: Any, name: str) -> Any:
-    """Examples as uint8 or float32."""
+    """Converts examples to uint8 or float32."""
     if x.dtype in (np.uint8, np.float32):
         return x
     if x.dtype.kind not in "biuf":
@@ -354,14 +354,14 @@ def _features(x: Any, name: str) -> Any:
             f"The examples of {name} have whole numbers above {_LARGEST_EXACT}, which"
             " float32 does not hold exactly; scale them down."
         )
-    with np.errstate(over="ignore"):  # What overflows is refused as not finite.
+    with np.errstate(over="ignore"):  # Later refused as not finite.
         return x.astype(np.float32)
 
 
 def _model_fn(
     model: Any, given: Mapping[str, Any], shape: Optional[Sequence[int]] = None
 ) -> Any:
-    """Makes the learning models of a Keras model for examples of a shape."""
+    """Makes the `model_fn` of a Keras model for examples of a shape."""
     for name in _OF_NETWORKS:
         if name in given:
             raise ValueError(f"Leave {name} out: the Keras model is trained as it is.")

@@ -5,9 +5,9 @@ Domain Generalization", ICCV 2017. Read from DomainBed's layout
 `PACS/<domain>/<class>/*.jpg`, or from an .npz of `x` (uint8 [n, height, width, 3]),
 `y`, `domain`, `class_names` and `domain_names`.
 
-There is no split. Here one example in ten, of each class in each domain, is for testing
-(UniVarFL, Section 4, "90-10"), always the same ones. UniVarFL does not give the size of
-its images; here it is 64x64. Normalised with the training images' own mean and
+The data set has no split. Here the test examples are a tenth of each class in each
+domain (UniVarFL, Section 4, "90-10"), always the same ones. UniVarFL does not give the
+size of its images; here it is 64x64. Normalised with the training images' own mean and
 deviation; pad-crop by 4 pixels and flip.
 """
 
@@ -43,7 +43,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
-    """Reads `PACS`, which `data_dir` is or holds, or an .npz file in its own size.
+    """Reads the folder `PACS` at or in `data_dir`, or an .npz file without resizing.
 
     Raises:
       DataError: If files are missing or damaged.

@@ -18,7 +18,7 @@ _KINDS = frozenset("iufb")
 
 
 class _Refused(Exception):
-    """A pickle contains something else than arrays, numbers, texts and containers."""
+    """Raised if a pickle has more than arrays, numbers, texts and containers."""
 
 
 class _NoState:
@@ -51,7 +51,7 @@ class _Encode(_NoState):
 
 
 class _Bytes(_NoState):
-    """Stands for bytes: Python 3's way to write no bytes in old protocols."""
+    """Stands for bytes: Python 3's way to write empty bytes in old protocols."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class _DType:
 
 
 class _Reconstruct:
-    """Stands for an array from its making to the call of `__setstate__`."""
+    """Stands for an array; `__setstate__` reads the array."""
 
     __slots__ = ("array",)
 
@@ -139,8 +139,8 @@ def load(path: str) -> dict[str, Any]:
     Python 2's texts become `str`; arrays are read-only.
 
     Raises:
-      DataError: If the file cannot be read, is cut off, is no pickled dict, or asks for
-        something else than arrays and containers.
+      DataError: If the file cannot be read, is cut off, is no pickled dict, or has more
+        than arrays and containers.
     """
     try:
         with open(path, "rb") as file:

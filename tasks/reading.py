@@ -70,7 +70,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """The sorted names of the folders in a folder, without hidden ones.
+    """Returns the sorted names of the folders in a folder, without hidden ones.
 
     Raises:
       DataError: If the folder cannot be read.

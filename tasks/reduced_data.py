@@ -1,6 +1,6 @@
-"""Part of a task's data, or random images in their place. No TensorFlow here.
+"""Subsets of a task's data, and random images instead of them. No TensorFlow here.
 
-Both are for trying things out; the accuracy of a model trained on them means nothing.
+Both are for quick trials; the accuracy of a model trained on them means nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults, TaskError
 
 _SEED = 2718
-# The least number of examples for each class and domain; with fewer examples there are
-# fewer classes. Partitions by class cannot deal out one example of each.
+# Minimum number of examples per class and domain; with fewer examples there are fewer
+# classes. Partitions by class cannot divide a single example of each class.
 _LEAST_OF_A_CLASS = 4
 # Random images of a whole ImageNet would be 39 GB.
 _MOST_BYTES = 2**32
@@ -27,7 +27,7 @@ _NUM_DOMAINS = 4
 
 
 def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
-    """A part of the examples, always the same part.
+    """Returns a part of the examples, always the same part.
 
     Args:
       data: All examples.
@@ -64,7 +64,7 @@ def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:
 
 
 def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray:
-    """`count` of the wanted positions, or all if there are fewer."""
+    """Returns `count` of the wanted positions, or all if there are fewer."""
     wanted = np.flatnonzero(is_wanted)
     if count >= wanted.size:
         return wanted
@@ -75,7 +75,7 @@ def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray
 def synthetic(
     defaults: TaskDefaults, scale: scale_lib.Scale, image_size: int | None = None
 ) -> ImageData:
-    """Random images in a task's shape and number.
+    """Makes random images of a task's image shape and number of examples.
 
     Args:
       defaults: The task's description. Numbers that depend on the user's data become
@@ -84,7 +84,7 @@ def synthetic(
       image_size: Height and width, if not the task's own.
 
     Returns:
-      Images of independent pixels; labels and domains take turns, so that all are
+      Images of independent pixels; labels and domains follow in cycles, so all are
       equally frequent. With few examples only the first classes appear, as in `subset`.
 
     Raises:

@@ -12,7 +12,7 @@ def by_share(
 
     The test part is divided among the groups in proportion to their sizes, by largest
     remainders. Within a group, examples are ordered by raw words of a PCG64 generator,
-    whose stream NumPy promises never to change, so no library's splitter matters.
+    whose stream NumPy promises never to change, so versions of libraries do not matter.
 
     >>> import numpy as np
     >>> train, test = by_share(np.array([0, 0, 0, 0, 1, 1]), 3, seed=1)

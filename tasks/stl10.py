@@ -39,7 +39,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str | None = None) -> image_data.ImageData:
-    """Reads `stl10_binary`, which `data_dir` is or holds; None reads through TFDS.
+    """Reads `stl10_binary`, at or in `data_dir`; None reads through TFDS.
 
     Raises:
       DataError: If files are missing, cut off or damaged.
@@ -58,8 +58,8 @@ def _read_files(data_dir: str) -> tuple:
 
 
 def _read(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [n, 96, 96, 3] and labels int64 [n] from 0."""
-    # Colour planes, each column by column.
+    """Reads images uint8 [n, 96, 96, 3] and labels int64 [n] from 0."""
+    # Colour planes, each stored column by column.
     planes = reading.read_rows(images, 3 * _SIDE * _SIDE).reshape(-1, 3, _SIDE, _SIDE)
     numbers = reading.read_rows(labels, 1)[:, 0].astype(np.int64) - 1
     if len(numbers) != len(planes):

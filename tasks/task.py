@@ -20,17 +20,17 @@ from tff_reg.lazy import tff
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
-# For TFF's own view of a task, which no command gives a batch size.
+# The batch size in TFF's own view of a task; no setting changes it.
 _BASELINE_BATCH_SIZE = 64
 
 
 @attrs.define(frozen=True)
 class Task(tff.simulation.baselines.BaselineTask):
-    """A `BaselineTask` that also knows its clients' arrays and its augmentation.
+    """A `BaselineTask` that also has its clients' arrays and its augmentation.
 
     `datasets` and `model_fn` are TFF's own view, for code that takes a `BaselineTask`:
     its preprocessing normalises and cuts batches of 64, without augmentation and in the
-    stored order. Our own runs take `client_data`, whose data sets carry keys.
+    stored order. Our own runs use `client_data`, whose data sets contain keys.
 
     Attributes:
       client_data: The training examples, by client.
@@ -57,11 +57,11 @@ class Task(tff.simulation.baselines.BaselineTask):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     def test_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The test examples: images as stored, and int32 labels."""
+        """Returns the test examples: images as stored, and int32 labels."""
         return self._test_arrays
 
 
@@ -75,7 +75,7 @@ def build(
     Args:
       defaults: The task's description.
       examples: The task's data, and each client's positions in the training examples.
-      settings: The settings with which they were dealt out, and those of the model.
+      settings: The settings of the partition and of the model.
 
     Returns:
       The task.
@@ -122,7 +122,7 @@ def _baseline_datasets(
     data: ImageData,
     normalize_fn: Callable,
 ) -> tff.simulation.baselines.BaselineTaskDatasets:
-    """TFF's view of the data: normalised batches in the stored order."""
+    """Returns TFF's view of the data: normalised batches in the stored order."""
 
     def normalize(batch):
         return collections.OrderedDict(

@@ -9,16 +9,16 @@ from typing import Any
 
 
 class TaskError(ValueError):
-    """A task that does not exist or cannot be built as asked."""
+    """Raised for a task that does not exist or cannot be built with its settings."""
 
 
 class DataError(TaskError):
-    """Data that are missing or damaged."""
+    """Raised for data that are missing or damaged."""
 
 
 # The settings that compared runs share unless the user or the task changes them:
-# classes that differ strongly from client to client, few clients per round, and an
-# optimizer with which every method trains.
+# strong label skew between clients, few clients per round, and an optimizer with which
+# every method trains.
 PROTOCOL: Mapping[str, Any] = MappingProxyType(
     {
         "num_clients": 20,
@@ -58,7 +58,7 @@ class Override:
 class TaskDefaults:
     """A task's own defaults.
 
-    A setting of a run comes from the first that has it: the user, the task's
+    A setting of a run comes from the first source that has it: the user, the task's
     `overrides`, the method's paper.
     """
 
@@ -76,11 +76,11 @@ class TaskDefaults:
     image_shape: tuple[int, int, int] | None = None
     # The number of classes; None if it depends on the user's data.
     num_classes: int | None = None
-    # The number of training examples of the whole data set; None likewise.
+    # The number of all training examples; None if it depends on the user's data.
     num_train_examples: int | None = None
-    # The number of domains; None likewise.
+    # The number of domains; None if it depends on the user's data.
     num_domains: int | None = 0
-    # The task's settings beside its split: data_dir, image_size, class_list.
+    # The task's settings besides its split: data_dir, image_size, class_list.
     options: tuple[str, ...] = ()
     # The default of `image_size`; None keeps images as they are.
     image_size: int | None = None
@@ -92,17 +92,17 @@ class TaskDefaults:
     tfds_name: str | None = None
     # The settings that compared runs share; see --settings_of.
     protocol: Mapping[str, Any] = dataclasses.field(default_factory=lambda: PROTOCOL)
-    # The replaced settings, by the name of a field of tff_reg.experiment.RunConfig.
+    # The overridden settings, by the name of a field of tff_reg.experiment.RunConfig.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
     def override_values(self) -> dict[str, Any]:
-        """The task's values of the replaced settings, by field name."""
+        """Returns the task's values of the overridden settings, by field name."""
         return {field: override.value for field, override in self.overrides.items()}
 
     def missing(self, why: str) -> DataError:
-        """An error that says what to download and where to put it.
+        """Returns an error that says what to download and where to put it.
 
         Args:
           why: The beginning of a sentence that says what is missing.

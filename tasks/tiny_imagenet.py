@@ -41,7 +41,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str) -> image_data.ImageData:
-    """Reads `tiny-imagenet-200`, which `data_dir` is or holds.
+    """Reads the folder `tiny-imagenet-200` at or in `data_dir`.
 
     Raises:
       DataError: If files are missing or damaged.
@@ -76,7 +76,7 @@ def _read(paths: list[str]) -> np.ndarray:
 
 
 def _annotated(folder: str, class_names: list[str]) -> tuple[list[str], np.ndarray]:
-    """The paths in `val/images` and their labels, in the order of the annotations."""
+    """Returns paths in `val/images` and labels, in the order of the annotations."""
     path = os.path.join(folder, "val_annotations.txt")
     numbers = {name: label for label, name in enumerate(class_names)}
     paths, labels = [], []

@@ -1,1 +1,1 @@
-"""Short programs to copy from; each says at its top how it is run."""
+"""Short programs to copy from; the docstring of each says how to run it."""

@@ -40,7 +40,7 @@ programs = lazy.module("tff_reg.experiment.rounds.programs")
 
 _COMMAND = "tff_reg.tasks.examples.train_program"
 _EVALUATION_CLIENTS = 4
-# The settings of a run that it takes.
+# The settings of a run that have a flag here.
 _TAKEN = (
     "process",
     "output_dir",
@@ -53,10 +53,10 @@ _TAKEN = (
 
 
 def read_config(argv):
-    """What the flags above ask for.
+    """Returns the configuration that the flags give.
 
     Raises:
-      SettingError: If they make no run.
+      SettingError: If the flags give no valid configuration.
     """
     given = flags.FlagValues()
     taken = [each for each in config_lib.listed() if each.name in _TAKEN]
@@ -80,7 +80,7 @@ def prepare_directory(config):
       The directory.
 
     Raises:
-      SettingError: If there is, or nothing can be written there.
+      SettingError: If there is one, or the directory is not writable.
     """
     output_dir = files.make_directory(config.output_dir, "output_dir")
     settings = config.dump()
@@ -96,10 +96,10 @@ def prepare_directory(config):
 
 
 def build(config):
-    """The task, and the processes of training and evaluation.
+    """Builds the task, and the processes of training and evaluation.
 
     Raises:
-      SettingError: If clients have to remember something, which programs cannot.
+      SettingError: If clients have state between rounds, which programs cannot keep.
     """
     task = runs.build_task(config)
     training = runs.build_process(config, task)
@@ -113,7 +113,7 @@ def build(config):
 
 
 def build_test_source(task, seed):
-    """The test data, dealt out to clients who evaluate in batches of 64."""
+    """Returns the test data, divided among clients that evaluate in batches of 64."""
     x, y = task.test_arrays()
     clients = data.ArrayClientData(
         x, y, np.array_split(np.arange(len(y)), _EVALUATION_CLIENTS)
@@ -128,7 +128,7 @@ def build_test_source(task, seed):
 
 
 async def train(config, task, training, evaluation):
-    """Runs the rounds that are left, tests the models, writes the weights."""
+    """Runs the remaining rounds, tests the models, writes the weights."""
     output_dir = pathlib.Path(config.output_dir)
 
     def metrics_manager(name):
@@ -165,8 +165,8 @@ async def train(config, task, training, evaluation):
             ),
             evaluation_periodicity=config.rounds_per_evaluation,
         )
-    # A program that was killed after its last round releases no model any more, but
-    # its state is there.
+    # A program that was killed after its last round releases no model, but has saved
+    # its state.
     start = tff.learning.programs.ProgramState(
         training.initialize(), 0, 0, source.iterator()
     )

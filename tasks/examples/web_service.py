@@ -42,14 +42,14 @@ from tff_reg.experiment.rounds import directory, metrics, progress
 
 _COMMAND = "tff_reg.tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
-# Bytes of a request's body. All settings of a run are some 4 KB.
+# Maximum bytes of a request's body. All settings of a run take about 4 KB.
 LONGEST_BODY = 2**16
-# Within which a request's head has come, and then its body.
+# Time limit for a request's head, and then for its body.
 REQUEST_SECONDS = 60.0
 
 
 def is_asked_for(setting):
-    """Whether a request may have a setting: where things are, the service says."""
+    """Whether a request may have a setting; the service itself sets all locations."""
     is_place = (
         setting.placeholder in ("DIR", "FILE")
         or setting.group == runtime_settings.WHERE
@@ -58,7 +58,7 @@ def is_asked_for(setting):
 
 
 def read_request(body, path):
-    """What a request's body asks for.
+    """Returns the configuration that a request's body gives.
 
     Args:
       body: Bytes, JSON.
@@ -68,7 +68,7 @@ def read_request(body, path):
       An `experiment.RunConfig`.
 
     Raises:
-      ValueError: If they make no run; one sentence.
+      ValueError: If the body gives no valid run; the message is one sentence.
     """
     try:
         given = json.loads(body.decode("utf-8"))
@@ -86,13 +86,13 @@ def read_request(body, path):
 
 
 class Run:
-    """A run: how far it is, and what its rounds gave."""
+    """A run: its state, and the metrics of its rounds."""
 
     def __init__(self, config):
-        """Reads the runs of the directory.
+        """Reads the state and the metrics in the run's directory.
 
         Args:
-          config: The `experiment.RunConfig` that asks for it.
+          config: The `experiment.RunConfig` of the run.
         """
         self.config = config.resolved()
         self.path = path = pathlib.Path(self.config.output_dir)
@@ -108,7 +108,7 @@ class Run:
             self.rows = metrics.MetricsTable.parse(text).rows()
 
     def describe(self):
-        """The run in a few values for JSON."""
+        """Returns a summary of the run for JSON."""
         return {
             "id": self.path.name,
             "state": self.state,
@@ -118,17 +118,17 @@ class Run:
         }
 
     def begin(self, training):
-        """Starts a coroutine that trains, whose rows come from the first on."""
+        """Starts a coroutine that trains and adds all rows, from the first on."""
         self.rows, self.state = [], "waiting"
         self.task = asyncio.create_task(training)
 
     def add(self, row):
-        """Takes a round's row."""
+        """Adds a round's row."""
         self.rows.append(row)
         self.change("running")
 
     def change(self, state, error=None):
-        """Takes another state, and wakes who waits for something to happen."""
+        """Changes the state, and wakes all coroutines that wait for a change."""
         self.state, self.error = state, error
         self._changed.set()
         self._changed = asyncio.Event()
@@ -150,11 +150,11 @@ class Runs:
     """All runs in a directory; made inside the event loop that trains them."""
 
     def __init__(self, root, runs_at_once=1):
-        """Looks at the runs in the directory, and names folders without a run.
+        """Loads the runs in the directory, and logs files that give no run.
 
         Args:
           root: The directory, a `pathlib.Path`.
-          runs_at_once: More wait.
+          runs_at_once: Number of runs at once; further runs wait.
 
         Raises:
           SettingError: If nothing can be written there.
@@ -171,18 +171,18 @@ class Runs:
                 logging.error("%s is not served: %s", path, error)
 
     def all(self):
-        """The runs."""
+        """Returns all runs."""
         return list(self._runs.values())
 
     def get(self, run_id):
-        """A run by its id; None if there is none."""
+        """Returns a run by its id; None if there is none."""
         return self._runs.get(run_id)
 
     async def new(self, body):
         """Starts a run, given the body of a request.
 
         Raises:
-          ValueError: If the body makes no run.
+          ValueError: If the body gives no valid run.
         """
         run_id = uuid.uuid4().hex
         config = experiment.check(read_request(body, self._root / run_id))
@@ -194,7 +194,7 @@ class Runs:
         """Starts the rest of a run, unless it is active or finished.
 
         Returns:
-          The run as it is now; who follows the one before sees its end.
+          The current `Run`; followers of the previous `Run` see its end.
         """
         if run.is_stopping:
             await self.stop(run)
@@ -263,7 +263,7 @@ class _Handler(web.RequestHandler):
         self._check_length(length)
 
     def data_received(self, chunk):
-        # Of a body that does not say how long it is, no more is kept.
+        # Keeps no more than that of a body of unknown length.
         if len(self._body) <= LONGEST_BODY:
             self._body += chunk
 
@@ -321,11 +321,11 @@ class _Metrics(_Handler):
                 await self.flush()
             self.finish(json.dumps({"state": run.state, "error": run.error}) + "\n")
         except iostream.StreamClosedError:
-            pass  # Who asked has gone; the run goes on.
+            pass  # The client has gone; the run continues.
 
 
 def build_server(runs):
-    """The service as a `tornado.httpserver.HTTPServer`, around the `Runs`."""
+    """Returns the service of the `Runs`, a `tornado.httpserver.HTTPServer`."""
     its = dict(runs=runs)
     application = web.Application(
         [
@@ -344,7 +344,7 @@ def build_server(runs):
 
 
 async def serve(root, sockets, address, runs_at_once):
-    """Serves at the sockets, which are of the address, until SIGTERM or SIGINT."""
+    """Serves at the sockets, bound to the address, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""The notebooks: executed from top to bottom, and kept with what they gave.
+"""The notebooks: executed from top to bottom, and stored with their outputs.
 
 `bin/launch --dev -m tff_reg.tasks.notebooks` executes them all and writes their outputs
 into them.
@@ -22,17 +22,17 @@ import tff_reg
 
 ROOT = pathlib.Path(__file__).resolve().parent
 _SECONDS_A_CELL = 600
-# Where a notebook says which code its outputs are of.
+# Metadata key with the digest of the code that made the outputs.
 _DIGEST = "executed_code_sha256"
 
 
 def paths() -> list[pathlib.Path]:
-    """All notebooks."""
+    """Returns the paths of all notebooks."""
     return sorted(ROOT.glob("*.ipynb"))
 
 
 def read(path: pathlib.Path) -> Any:
-    """A notebook, an `nbformat.NotebookNode`."""
+    """Reads a notebook as an `nbformat.NotebookNode`."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return notebook
@@ -41,11 +41,11 @@ def read(path: pathlib.Path) -> Any:
 def follow_repository(notebook: Any, name: str) -> None:
     """Writes the repository's address into a notebook's install cell and Colab link.
 
-    Where there is no repository, it is the clone that the notebook is in, and no link.
+    Without a repository, the address is the notebook's own clone, and there is no link.
 
     Args:
       notebook: The notebook; its first cells are the title and `install`.
-      name: Of its file.
+      name: Name of the notebook's file.
     """
     title, install = notebook.cells[:2]
     title.source = re.sub(r"\n\n\[Open in Colab\]\(.*?\)", "", title.source)
@@ -80,8 +80,8 @@ def executed(
     """Executes a notebook in a kernel of this Python, not in an installed kernel.
 
     Args:
-      notebook: The notebook; its outputs become those of now.
-      folder: Where the kernel works.
+      notebook: The notebook; its outputs are replaced.
+      folder: The kernel's working directory.
       python: Another environment's Python, which may not have this package.
 
     Yields:
@@ -95,13 +95,13 @@ def executed(
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT.parents[1]),
-        # Nobody's start-up files and history.
+        # Without a user's start-up files and history.
         "IPYTHONDIR": str(folder / ".ipython"),
     }
     if python is not None:
         assert km.kernel_spec is not None
         km.kernel_spec.argv[0] = str(python)
-        # Nor what this package has set here.
+        # And without variables that this package has set.
         for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):
             environ.pop(name, None)
     client = nbclient.NotebookClient(

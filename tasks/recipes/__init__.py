@@ -33,7 +33,7 @@ _MOST_NEAR_NAMES = 3
 
 
 class UnknownRecipeError(ValueError):
-    """Raised when there is no recipe of a name; says which names are near."""
+    """Raised for an unknown name of a recipe; lists similar names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Recipe:
     """One cell of a paper's table.
 
     Attributes:
-      name: Of the recipe; also where its runs are, below `runs/`.
+      name: The recipe's name, also the path of its runs below `runs/`.
       table: The table.
       row: The row's name, as the paper prints it.
       column: The column's name.
@@ -65,15 +65,15 @@ class Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """All recipes, in the order of the papers' tables."""
+    """Returns all recipes, in the order of the papers' tables."""
     return list(_by_name().values())
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a name.
+    """Returns the recipe of a name.
 
     Raises:
-      UnknownRecipeError: If there is none.
+      UnknownRecipeError: If there is no such recipe.
     """
     if name not in _by_name():
         raise UnknownRecipeError(
@@ -83,15 +83,15 @@ def recipe(name: str) -> Recipe:
 
 
 def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
-    """A recipe's settings, for a `tff_reg.experiment.RunConfig`.
+    """Returns a recipe's settings, for a `tff_reg.experiment.RunConfig`.
 
     Args:
       name: The recipe's name.
-      process: Another process to use them with. Settings of methods that this process
+      process: Another process for the settings. Settings of methods that this process
         lacks, such as FedAvgM's server momentum, are left out.
 
     Returns:
-      Settings by name, `process`, `task` and strengths among them. Settings that the
+      Settings by name, including `process`, `task` and strengths. Settings that the
       paper does not mention are missing. `output_dir` contains `{seed}`.
 
     Raises:
@@ -111,11 +111,11 @@ def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
 
 
 def matching(pattern: str) -> list[Recipe]:
-    """The recipes whose names match a pattern.
+    """Returns the recipes whose names match a pattern.
 
     Args:
       pattern: A part of a name; with `*`, `?` or `[` a pattern for whole names, as in
-        a shell: `fedmlb/table2/*`. Upper and lower case are the same.
+        a shell: `fedmlb/table2/*`. Case does not matter.
 
     Returns:
       At least one recipe, in the order of `recipes`.
@@ -137,7 +137,7 @@ def matching(pattern: str) -> list[Recipe]:
 
 
 def _near_names(name: str) -> str:
-    """` (did you mean A, B or C?)`: names that contain it, or that end similarly."""
+    """Returns ` (did you mean A, B or C?)`: names that contain it or end similarly."""
     name = name.lower()
     near = [known for known in _by_name() if name in known]
     if not near:
@@ -191,7 +191,7 @@ def _without_none(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _slug(name: str) -> str:
-    """A row's or column's name as part of a recipe's.
+    """Returns a row's or column's name as part of a recipe's name.
 
     `GradAug (n = 2)` becomes `gradaug-n2`, `FedAvgM + FedMLB` `fedavgm+fedmlb`.
     """

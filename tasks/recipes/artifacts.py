@@ -31,7 +31,7 @@ _BEST = (
     " authors' code keeps. H_N and H_D compare the clients' models after one more"
     " round, each model with itself included, as in their code.",
 )
-# Tables whose numbers are of other weights than the server's last.
+# Tables whose numbers do not come from the server's final weights.
 _MORE: Mapping[str, Mapping[str, Any]] = {
     "fedalign/table1": {"weights": "best", "notes": _BEST},
     "man/table2": {
@@ -90,14 +90,14 @@ class Work(NamedTuple):
     def gpu_hours(self) -> float:
         """Hours of an RTX 2080 Ti with the FedAlign authors' code.
 
-        By their Table 5, in which a round of FedAvg takes 137.2 s on four GPUs.
+        Computed from their Table 5: a round of FedAvg takes 137.2 s on four GPUs.
         """
         fedavg = _work()["fedalign/table1/fedavg"].multiply_adds / 25  # Rounds.
         return self.multiply_adds / fedavg * 4 * 137.2 / 3600
 
 
 def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns the runs of one seed: recipes, and settings that are changed."""
+    """Returns the runs of one seed: pairs of a recipe and its changed settings."""
     found = {
         (canonical(recipe), tuple(cell.settings.items())): cell.settings
         for cell in of.cells
@@ -138,7 +138,7 @@ def _work() -> Mapping[str, Work]:
 
 
 def canonical(name: str) -> str:
-    """Returns the first recipe of the same run: papers print some in several tables."""
+    """Returns the first recipe of the same run: some runs are in several tables."""
     return _canonical()[name]
 
 
@@ -202,15 +202,15 @@ _DENSE = ((384, 1600), (192, 384), (100, 192))
 
 
 def _man_table3() -> Artifact:
-    """The paper has formulae: here they are for one example on its CIFAR network."""
+    """Evaluates the paper's formulae for one example on its CIFAR network."""
     convolutions = sum(c * i * k**2 * s**2 for c, i, k, s in _CONVOLUTIONS)
     layers = convolutions + sum(o * i for o, i in _DENSE)
-    # Of all activations after a non-linearity: not of the logits.
+    # The number of all activations after a non-linearity, so without the logits.
     activations = sum(c * s**2 for c, _, _, s in _CONVOLUTIONS) + sum(
         outputs for outputs, _ in _DENSE[:-1]
     )
     recipe = ("man/table1/fedavg+man",)
-    # What a step costs does not depend on how many there are.
+    # The cost of a step does not depend on the number of steps.
     once = {"total_rounds": 1, "local_epochs": 1}
     column = "FedDyn's CNN, CIFAR-100"
     return Artifact(

@@ -67,7 +67,7 @@ def quantities_of(recipe: recipes.Recipe) -> Sequence[str]:
 
 
 def _printed(recipe: recipes.Recipe) -> dict[str, str]:
-    """The paper's printed numbers of a recipe, by quantity."""
+    """Returns the paper's printed numbers of a recipe, by quantity."""
     names = _expanded(quantities_of(recipe), recipe)
     numbers = [each for each in re.split(r",\s*|\s*\(|\)", recipe.published) if each]
     assert len(names) == len(numbers), (recipe.name, names, numbers)

@@ -113,7 +113,7 @@ _FEDMLB_METHODS = {
         fedgkd_averaged_rounds=5,
     ),
 }
-# By the name of the row, such as "paths 135": which of the five there are.
+# The chosen ones of the five paths, by the name of the row, such as "paths 135".
 _PATHS = {
     "paths " + "".join(map(str, subset)): subset
     for size in range(1, 6)
@@ -193,7 +193,7 @@ def _two_data_sets(key: str, targets: Sequence[Variant], base: Variant) -> Table
         "The authors' code turns, crops and flips the test images of Tiny-ImageNet too,"
         " as in training; here they are tested as they are.",
         task="tiny_imagenet",
-        # The task's own numbers are the authors'.
+        # The task's own normalisation is the authors'.
         pixel_mean=None,
         pixel_std=None,
         batch_size=20 if is_large else 100,

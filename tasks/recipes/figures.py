@@ -1,4 +1,4 @@
-"""The papers' figures: the cells of tables that each draws."""
+"""The papers' figures, each with the cells of tables that it draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEDAVG_FEDMLB = {"FedMLB": "FedAvg + FedMLB"}
 
 
 def _of_table(name: str, rows: Sequence[str] = ()) -> list[recipes.Recipe]:
-    """The recipes of a table, or of some of its rows."""
+    """Returns the recipes of a table, or of some of its rows."""
     return [
         recipe
         for recipe in recipes.recipes()
@@ -32,7 +32,7 @@ def _curves(
     rows: Sequence[str] = (),
     names: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Cell, ...]:
-    """Cells of columns of a table, panels by the columns' names there."""
+    """Returns the cells of some of a table's columns; `columns` maps them to panels."""
     return tuple(
         cells.cell(recipe, quantities, row=names.get(recipe.row), column=title)
         for name, title in columns.items()
@@ -41,7 +41,7 @@ def _curves(
     )
 
 
-# What most figures are.
+# Most figures draw curves.
 _figure = functools.partial(Artifact, picture="curves")
 
 

@@ -55,7 +55,7 @@ _MAN_SPLITS = {
     "iid": variant(partition="iid", concentration=None),
 }
 _MAN_DATA_SETS = {
-    # The code has exactly 5 images of each class at each client.
+    # In the code, each client has exactly 5 images of each class.
     "CIFAR-100": (
         {"iid": variant(partition="iid_stratified")},
         50,
@@ -68,7 +68,7 @@ _MAN_DATA_SETS = {
             task="tiny_imagenet",
             model="man_convnet",
             norm="group",
-            # ImageNet's.
+            # ImageNet's mean and deviation.
             pixel_mean=(0.485, 0.456, 0.406),
             pixel_std=(0.229, 0.224, 0.225),
         ),
@@ -89,7 +89,7 @@ _MAN = Paper(
         pixel_std=(0.2675, 0.2565, 0.2761),
         **papers.MAN,
         averages_all_clients=True,
-        # The rounds of Table 1 are those of the accuracy itself, of this mean.
+        # Table 1 counts rounds by the accuracy itself of this mean model.
         target_measure="raw",
         target_model="all_clients",
     ),
@@ -141,7 +141,7 @@ TABLES = (
         exceptions=[
             ("*+ MAN", "CIFAR-100*", _ZETA_CIFAR),
             ("*+ MAN", "Tiny-ImageNet*", _ZETA_TINY),
-            # The radii that the authors' code has for IID.
+            # The radii of the authors' code for IID.
             ("FedSAM", "Tiny-ImageNet, iid", variant(fedsam_radius=0.03)),
             ("FedSAM + MAN", "Tiny-ImageNet, iid", variant(fedsam_radius=0.01)),
             ("FedASAM", "Tiny-ImageNet, iid", variant(fedasam_radius=0.1)),

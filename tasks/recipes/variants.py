@@ -1,4 +1,4 @@
-"""The form of the papers' tables: what rows and columns set, what cells print.
+"""The form of the papers' tables: settings of rows and columns, printed cells.
 
 The settings of a cell are those of the paper, the table, the row and the column
 together; later ones override earlier ones, and None removes a setting. The tables as
@@ -20,12 +20,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What a paper, a table, a row or a column sets; `a | b` is both, b the stronger.
+    """Settings of a paper, a table, a row or a column; in `a | b`, b overrides a.
 
     Attributes:
-      settings: Settings of a run by name; None takes one away.
-      notes: What differs from the paper, or what it leaves open; whole sentences.
-      measure: What the numbers are.
+      settings: Settings of a run by name; None removes a setting.
+      notes: Differences from the paper, and what it leaves open; whole sentences.
+      measure: The unit or meaning of the numbers.
     """
 
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -45,9 +45,9 @@ class Paper:
     """A paper.
 
     Attributes:
-      name: What its recipes' names begin with.
-      title: With authors and year.
-      base: What all its experiments share.
+      name: Prefix of its recipes' names.
+      title: Title, authors and year.
+      base: The settings that all its experiments share.
       rows: The rows of its tables, by name.
       columns: The columns of its tables, by name.
     """
@@ -89,7 +89,7 @@ class Table:
 
     @property
     def part(self) -> str:
-        """The part's name in the recipes of (b); empty for (a)."""
+        """The part's name in recipes, such as `500 clients`; empty for part (a)."""
         return self.key.partition("(")[2].rstrip(")")
 
     @property
@@ -107,7 +107,7 @@ class Table:
                 yield row, column.lstrip("*"), column.startswith("*"), numbers
 
     def variants(self, row: str, column: str) -> list[Variant]:
-        """What a cell is set by, the strongest last."""
+        """Returns the variants that set a cell, the strongest last."""
         return [
             self.paper.base,
             self.base,
@@ -124,7 +124,7 @@ class Table:
 
 @functools.cache
 def _printed() -> dict[str, tuple[str, Sequence[str]]]:
-    """The subject and the lines of each printed table, by paper and key."""
+    """Returns the subject and the lines of each printed table, by paper and key."""
     text = pathlib.Path(__file__).with_name("printed.txt").read_text("utf-8")
     found = {}
     for block in text.split("\n\n"):

@@ -252,7 +252,7 @@ def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
     As in torchvision's RandomResizedCrop, the area is uniform, and so is the logarithm
     of width / height from log(3/4) to log(4/3). A box that does not fit is drawn again,
     up to ten times, before the whole image is taken. The resizing is bilinear, with a
-    wider filter where it reduces (as Pillow's).
+    wider filter if it reduces the size, as in Pillow.
 
     Args:
       least_area: Smallest area of a box, as a share of the image's.

@@ -193,7 +193,7 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
 
 
 def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Logs the first sentences of Ray's messages, which are coloured paragraphs."""
+    """Logs the first sentence of each of Ray's messages (coloured paragraphs)."""
     del ignore_prefix
     for text in data["lines"]:
         logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])

@@ -175,7 +175,7 @@ class TensorFlowFunction:
 
 
 def _around_python(function: Any) -> Optional[tuple[Any, ...]]:
-    """Returns the parts before and after a Python function and its call, or None."""
+    """Returns the part before a Python function, its call and the rest, or None."""
     for operation in function.graph.get_operations():
         call = python_calls.of(operation)
         if call is not None:

@@ -5,10 +5,10 @@ modules that today's TensorFlow (2.16 and later) no longer has. `install` adds a
 to Python's imports. When TFF is imported on such a TensorFlow, the finder
 
 *   refuses versions of TensorFlow and TFF that this package does not know;
-*   puts a stand-in in the place of each module of `LEFT_OUT`. A call of one of its
+*   replaces each module of `LEFT_OUT` by a stand-in. A call of one of the stand-in's
     names raises an `ImportError` with the reason;
-*   does not run the `__init__` of the packages of `BARE`: TFF needs one module of them;
-*   imports the modules of `DEFERRED` at first use, because that takes seconds.
+*   does not run the `__init__` of the packages in `BARE`: TFF needs one module of them;
+*   imports the modules of `DEFERRED` at first use, because their import takes seconds.
 
 On TensorFlow 2.14, which TFF pins, it only checks the versions. TFF behaves the same
 if a program imports it before `tff_reg`: our package puts `tff_reg.pth` beside itself,
@@ -37,9 +37,9 @@ import weakref
 from typing import Any, Optional
 
 TFF_VERSION = "0.87.0"
-# The oldest TensorFlow that works, and the first that is not known.
+# The oldest TensorFlow that works, and the first version that was not tried.
 TENSORFLOW_VERSIONS = ((2, 14), (2, 23))
-# From here on Keras 2 is a package of its own, and the estimators are gone.
+# From this version on, Keras 2 is a separate package and there are no estimators.
 _TODAY = (2, 16)
 
 _ESTIMATORS = "TensorFlow has no estimators since 2.16"
@@ -70,7 +70,7 @@ _TFF = "tensorflow_federated"
 _OF_KERAS_MODELS = (f"{_TFF}.python.learning.", f"{_TFF}.python.simulation.")
 _WEIGHTS = f"{_TFF}.python.learning.models.model_weights"
 _KERAS_2 = "tf_keras"
-# The newest Keras 2. It works with the TensorFlow after it, too.
+# The newest Keras 2. It also works with the next TensorFlow.
 _NEWEST_KERAS_2 = (2, 21)
 # Some of these declare dependencies that are too old for today's environments.
 _FILES = (
@@ -90,13 +90,13 @@ class WorkerError(RuntimeError):
 
 
 class MissingError(UnfitError, ModuleNotFoundError):
-    """Raised when TFF or Keras 2 is missing; the message has the installing line."""
+    """Raised when TFF or Keras 2 is missing; the message has the pip command."""
 
 
 def install_command() -> str:
-    """The pip command that installs TFF into this Python's environment.
+    """Returns the pip command that installs TFF into this Python's environment.
 
-    It keeps the installed TensorFlow and adds the Keras 2 for it. Plain pip refuses:
+    It keeps the installed TensorFlow and adds its Keras 2. Plain pip refuses:
     TFF declares Python below 3.12, a jaxlib that PyPI no longer has, and Linux on
     x86-64, which only its C++ worker needs.
     """
@@ -112,7 +112,7 @@ def install_command() -> str:
 
 
 def _tensorflow() -> tuple[int, ...]:
-    """The release of the installed TensorFlow; of the newest known if none is."""
+    """Returns the installed TensorFlow's release; without one, the newest Keras 2's."""
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return _release(importlib.metadata.version(name))
@@ -120,13 +120,13 @@ def _tensorflow() -> tuple[int, ...]:
 
 
 def _keras_2() -> str:
-    """Keras 2 for this TensorFlow, as pip takes it; before 2.16 TensorFlow has it."""
+    """Returns pip's requirement of the Keras 2 for this TensorFlow, 2.16 or later."""
     major, minor = min(_tensorflow(), _NEWEST_KERAS_2)
     return f"{_KERAS_2}~={major}.{minor}.0"
 
 
 def is_installed() -> bool:
-    """Whether TFF is there, and Keras 2 where TensorFlow does not have it itself."""
+    """Whether TFF is installed, and Keras 2 if TensorFlow does not contain it."""
     needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
     return all(_found(name, None) for name in needed)
 
@@ -137,7 +137,7 @@ def has_native_worker_platform() -> bool:
 
 
 def why_no_native_worker() -> str:
-    """Why TFF's C++ worker does not run on this platform, and what to do."""
+    """Returns why TFF's C++ worker does not run on this platform, and what to do."""
     import platform  # noqa: PLC0415
 
     return (
@@ -154,18 +154,18 @@ def install() -> None:
 
 
 def choose_keras() -> None:
-    """Has TensorFlow import Keras 2 as `tf.keras`, where it is and nobody has chosen.
+    """Makes `tf.keras` Keras 2 if that is installed and the user has not chosen.
 
-    For the processes of our commands, which use no Keras. TensorFlow imports one by
-    itself: Keras 3 and scikit-learn take 1.7 s of a core more than Keras 2
-    (TensorFlow 2.21). In a user's process `tf.keras` stays what it is.
+    For the processes of our commands, which use no Keras. TensorFlow always imports
+    one: Keras 3, with scikit-learn, takes 1.7 s of core time more than Keras 2
+    (TensorFlow 2.21). In a user's process `tf.keras` does not change.
     """
     if _found(_KERAS_2, None) is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def keras() -> types.ModuleType:
-    """Keras 2, even if `tf.keras` is Keras 3; our own networks need no Keras.
+    """Returns Keras 2, even if `tf.keras` is Keras 3; our networks need no Keras.
 
     Raises:
       MissingError: If Keras 2 is not installed.
@@ -184,7 +184,7 @@ def keras() -> types.ModuleType:
 
 
 class StandIn(types.ModuleType):
-    """Stands for a module that is left out; its names raise when they are called."""
+    """A substitute for a module that is left out; calls of its names raise."""
 
     __path__: list[str] = []
 
@@ -204,7 +204,7 @@ class StandIn(types.ModuleType):
 
 
 class _Deferred(types.ModuleType):
-    """A module that is imported when one of its attributes is asked for."""
+    """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -221,7 +221,7 @@ class _Finder:
 
     # Whether TensorFlow is 2.16 or later; TFF's loader sets it.
     is_today = False
-    # Returns the context that TFF's import made, or None if it is gone.
+    # Returns the context that TFF's import made, or None if it was freed.
     default_context: Any = staticmethod(lambda: None)
 
     def find_spec(self, name, path=None, target=None):
@@ -283,7 +283,7 @@ class _TffLoader(importlib.abc.Loader):
         found = _release(tf.__version__)
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
-        # tensorflow_privacy imports it; setuptools has it, since Python 3.12 has not.
+        # tensorflow_privacy needs distutils; from Python 3.12 on, setuptools has it.
         if importlib.util.find_spec("distutils") is None:
             importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
@@ -291,7 +291,7 @@ class _TffLoader(importlib.abc.Loader):
         self._loader.exec_module(module)
         if FINDER.is_today:
             _give_keras_2()
-        if not has_native_worker_platform():  # Which TFF would start by itself.
+        if not has_native_worker_platform():  # TFF would start it.
             _set_no_default_context(why_no_native_worker())
         stack = module.framework.get_context_stack()
         FINDER.default_context = weakref.ref(stack.current)
@@ -306,8 +306,8 @@ class _WithKeras2(types.ModuleType):
 
     Args:
       tensorflow: TensorFlow.
-      is_needed: Whether Keras 2 is imported for it; else it has `tf.keras` as long as
-        nobody has imported Keras 2.
+      is_needed: Whether `keras` imports Keras 2; else `keras` is `tf.keras` until
+        Keras 2 is imported elsewhere.
     """
 
     def __init__(self, tensorflow: types.ModuleType, is_needed: bool = True):
@@ -323,7 +323,7 @@ class _WithKeras2(types.ModuleType):
         return getattr(self._tensorflow, name)
 
     def _base_counters_on(self, keras_2: types.ModuleType) -> None:
-        """Makes TFF's two metrics, sub-classes of what `tf.keras` was, Keras 2's."""
+        """Makes TFF's two metrics sub-classes of Keras 2's, instead of `tf.keras`'s."""
         metrics = sys.modules[f"{_TFF}.python.learning.metrics"]
         names = ("NumExamplesCounter", "NumBatchesCounter")
         if issubclass(getattr(metrics, names[0]), keras_2.metrics.Metric):
@@ -352,7 +352,7 @@ def _found(name: str, path) -> Optional[importlib.machinery.ModuleSpec]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version: (2, 21) for 2.21.0."""
+    """Returns the first two numbers of a version: (2, 21) for 2.21.0."""
     return tuple(int(part) for part in version.split(".")[:2])
 
 
@@ -387,23 +387,23 @@ def _check_tff(spec) -> None:
 
 
 def _give_keras_2() -> None:
-    """Has TFF's functions on Keras models take Keras 2, for which they are made.
+    """Makes TFF's functions on Keras models use Keras 2, for which they are written.
 
-    `tf.keras` stays what it is for everybody else.
+    For all other modules `tf.keras` does not change.
     """
     import tensorflow as tf  # noqa: PLC0415
 
     for name, module in list(sys.modules.items()):
         if name.startswith(_OF_KERAS_MODELS) and vars(module).get("tf") is tf:
-            # Weights of our own models are read there, too.
+            # The module of `_WEIGHTS` reads the weights of our own models, too.
             vars(module)["tf"] = _WithKeras2(tf, is_needed=name != _WEIGHTS)
 
 
 def _read_deep_protos() -> None:
-    """Lets protobuf read messages deeper than 100, as distributed DP makes them."""
+    """Lets protobuf read messages nested deeper than 100, as in distributed DP."""
     with contextlib.suppress(
         ImportError
-    ):  # In C, the only one that PyPI's wheels have.
+    ):  # PyPI's wheels have only this implementation, in C.
         from google._upb import _message  # noqa: PLC0415
 
         _message.SetAllowOversizeProtos(True)
@@ -411,7 +411,7 @@ def _read_deep_protos() -> None:
 
 def _make_event_loop() -> None:
     """Gives this thread an event loop, which TFF's training loop expects to find."""
-    if sys.version_info >= (3, 14):  # Before, asyncio made one when it was asked for.
+    if sys.version_info >= (3, 14):  # Before, asyncio made one on demand.
         import asyncio  # noqa: PLC0415
 
         try:

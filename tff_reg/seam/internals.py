@@ -80,7 +80,7 @@ def set_default_context(context) -> None:
             each.invoke = context.invoke
 
 
-@functools.cache  # One object for all threads; none can be started at the exit.
+@functools.cache  # One object for all threads; no thread can be started at exit.
 def _context_of_a_new_thread():
     found = []
     stack = tff.framework.get_context_stack()
@@ -91,10 +91,10 @@ def _context_of_a_new_thread():
 
 
 def refuse_tracing() -> None:
-    """Checks that no `tf.function` is traced.
+    """Checks that no `tf.function` is being traced.
 
     Raises:
-      RuntimeError: If one is.
+      RuntimeError: If one is being traced.
     """
     if tf.inside_function():
         raise RuntimeError(
@@ -108,22 +108,22 @@ def refuse_tracing() -> None:
 
 
 def pick_unused_port() -> int:
-    """A free port of this machine."""
+    """Returns a free port of this machine."""
     return portpicker.pick_unused_port()
 
 
 def open_channel(target: str) -> grpc.Channel:
-    """A channel to a worker, for messages of any size."""
+    """Opens a channel to a worker, for messages of up to 2 GB."""
     return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
 
 
 def connect(channel: grpc.Channel):
-    """TFF's client of a worker."""
+    """Returns TFF's client of a worker."""
     return tff.framework.RemoteExecutorGrpcStub(channel)
 
 
 def compile_for_worker(comp):
-    """TFF's compiler for its worker, with the secure intrinsics simulated."""
+    """Compiles a computation for TFF's worker, with simulated secure intrinsics."""
     block, has_secure = without_secure_intrinsics(comp.to_building_block())
     if has_secure:
         proto = tff.framework.to_call_dominant(block).proto
@@ -132,7 +132,7 @@ def compile_for_worker(comp):
 
 
 class _WorkerContexts:
-    """The asynchronous context over the worker that runs now.
+    """The asynchronous context of the currently running worker.
 
     A context's executors belong to one worker process, so a new worker gets a new
     context.
@@ -157,7 +157,7 @@ class _WorkerContexts:
         try:
             return await self.current().invoke(comp, arg)
         except grpc.RpcError as error:
-            # The worker has TensorFlow 2.14 in it.
+            # The worker contains TensorFlow 2.14.
             if unknown := _UNKNOWN_TO_WORKER.search(str(error)):
                 raise seam.WorkerError(
                     f"{unknown[0]}: TFF's C++ worker contains TensorFlow 2.14, and"
@@ -253,24 +253,24 @@ def without_secure_intrinsics(block) -> tuple[Any, bool]:
 
 
 def building_block(dumped: bytes):
-    """The building block of a serialised proto."""
+    """Returns the building block of a serialised proto."""
     proto = computation_pb2.Computation.FromString(dumped)
     with _each_type_once():
         return tff.framework.ComputationBuildingBlock.from_proto(proto)
 
 
 def building_block_of(comp: tff.framework.ConcreteComputation):
-    """The building block of a computation."""
+    """Returns the building block of a computation."""
     with _each_type_once():
         return comp.to_building_block()
 
 
 @contextlib.contextmanager
 def _each_type_once() -> Iterator[None]:
-    """Lets TFF make each type from its proto only once.
+    """Within the context, TFF makes each type from its proto only once.
 
-    A process names the type of its weights at hundreds of places, and TFF makes it
-    anew at each: for a deep network this takes a second of the first round.
+    A process has the type of its weights in hundreds of places, and TFF makes it anew
+    for each: for a deep network this takes a second of the first round.
     """
     made: dict[bytes, tff.types.Type] = {}
 
@@ -288,7 +288,7 @@ def _each_type_once() -> Iterator[None]:
 
 
 def computation(dumped: bytes, type_spec):
-    """The computation of a serialised proto.
+    """Returns the computation of a serialised proto.
 
     Args:
         dumped: The proto. Its type lacks the names of Python's containers.
@@ -303,17 +303,17 @@ def computation(dumped: bytes, type_spec):
 
 
 def element_structure(element_type):
-    """The structure of `tf.TensorSpec`s of data set elements of this type."""
+    """Returns the structure of `tf.TensorSpec`s of a data set's elements."""
     return type_conversions.type_to_tf_structure(element_type)
 
 
 def dataset_of_elements(elements: list, element_type):
-    """A data set of listed elements of any number and shapes."""
+    """Returns a data set of the listed elements, of any number and shapes."""
     return tensorflow_utils.make_data_set_from_elements(None, elements, element_type)
 
 
 def with_type_order(dataset, element_type):
-    """`dataset` with its elements in the containers and order of the type."""
+    """Returns `dataset` with its elements in the containers and order of the type."""
     return tensorflow_utils.coerce_dataset_elements_to_tff_type_spec(
         dataset, element_type
     )
@@ -350,7 +350,7 @@ def raise_type_error(value, type_spec) -> None:
 
 
 def number_of_clients(argument, parameter_type, default: int) -> int:
-    """The number of clients in `argument`; TFF's error if it is unclear."""
+    """Returns the number of clients in `argument`; raises TFF's error if unclear."""
     if argument is None:
         return default
     cardinalities = cardinalities_utils.infer_cardinalities(argument, parameter_type)

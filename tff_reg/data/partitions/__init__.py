@@ -10,9 +10,9 @@ draw, up to `max_draws` times, until each client has `minimum_examples` (10 in
 FedAlign's code; 0 accepts empty clients).
 
 Three papers say "Dirichlet(alpha)" for three different schemes, so each has its own
-name. The last column is the number of examples that no client gets:
+name. The last column is the number of examples that no client has:
 
-| name                 | the Dirichlet runs over       | sizes      | nobody gets   |
+| name                 | the Dirichlet runs over       | sizes      | no client has |
 |----------------------|-------------------------------|------------|---------------|
 | dirichlet_unbalanced | clients, once for each class  | vary       | nothing       |
 | dirichlet_balanced   | classes, once for each client | equal      | N mod clients |

@@ -257,8 +257,7 @@ def _draw_mixes(
     """Draws each client's proportions over the classes.
 
     Returns:
-      The results of `classes_of`, log proportions [num_clients, classes], and the
-      generator.
+      The results of `classes_of`, log proportions [clients, classes], the generator.
     """
     classes, class_sizes = dealing.classes_of(labels)
     num_clients, concentration = _checked(classes, num_clients, concentration)
