@@ -188,6 +188,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert values.keys() < config.keys()
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
+        "client_dataset_fn",
         "images",
         "metrics",
         "sample_fn",

@@ -36,7 +36,7 @@ def test_help_has_its_flags_and_its_papers_settings(installed):
     assert told.returncode == 0, told.stderr
     lines = {line.split("=")[0].strip(): line for line in told.stdout.splitlines()}
     assert lines["--anchor_strength"].endswith("Factor of the distance. [0.5]")
-    assert lines["--anchor_power"].endswith("Of the distance.: 1, 2 [2]")
+    assert lines["--anchor_power"].endswith("Of the distance: 1, 2 [2]")
     assert lines["--client_learning_rate"].endswith("[0.03]")
     assert "--fedprox_strength" not in lines
 

@@ -83,8 +83,8 @@ Settings:
   --fedsam_radius=0.05
 
 Differences from the paper, and what it leaves open:
-  - Weight decay, clipping, augmentation and normalisation are the authors' code's, and
-    that each of the 100 clients takes part with probability 0.1.
+  - Weight decay, clipping, augmentation, normalisation and the participation of each of
+    the 100 clients with probability 0.1 follow the authors' code.
   - The paper runs it three times: --seed=0, 1 and 2.
   - The radius is not in the paper; here the authors' code's.
   - What zeta's 0.15 multiplies is open: Eq. 15 adds 0.15 times the sum, the authors'

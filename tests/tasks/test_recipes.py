@@ -28,7 +28,7 @@ def test_a_recipe_knows_its_cell():
     )
     assert recipe.published == "55.5 ± 0.4"
     assert recipe.measure == "accuracy in %, mean and deviation of three runs"
-    assert "weight decay are the authors' code's," in recipe.notes[0]
+    assert "of an epoch follow the authors' code." in recipe.notes[0]
     of_column = recipes.recipe("man/table1/fedavg-tiny-imagenet-iid").measure
     assert of_column.endswith("in brackets the rounds to 28 %")
     for recipe in ALL:
