@@ -11,14 +11,11 @@ import bisect
 import collections
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_reg.lazy import logging, ray, ray_exceptions
 from tff_reg.runtime import parcels, ray_actor, ray_cluster, visits, workers
 from tff_reg.runtime.worker_process import WorkerError
-
-if TYPE_CHECKING:
-    from tff_reg.runtime.ray_workers import RayWorkers
 
 # Clients that an actor has at a time: the current one and the next.
 _DEPTH = 2
@@ -78,9 +75,9 @@ class Actor:
 
 
 class Round:
-    """The work of one stage's clients."""
+    """The work of one stage's clients, on the actors of a `RayWorkers`."""
 
-    def __init__(self, actors: RayWorkers, cohort: visits.Cohort):
+    def __init__(self, actors: Any, cohort: visits.Cohort):
         self._workers = actors
         self._cohort = cohort
         self._number = next(actors.numbers)
