@@ -9,19 +9,31 @@ ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "typed_program.py"
 
 
-def test_pyright_finds_the_mistakes_of_a_program_and_no_others():
+def errors_of(program, folder):
+    """What pyright says of a program, by line."""
     done = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson"]
-        + [f"--pythonpath={sys.executable}", str(PROGRAM)],
-        cwd=ROOT,
+        + [f"--pythonpath={sys.executable}", str(program)],
+        cwd=folder,
         capture_output=True,
         text=True,
     )
-    found = {
+    return {
         each["range"]["start"]["line"] + 1: each["message"]
         for each in json.loads(done.stdout)["generalDiagnostics"]
         if each["severity"] == "error"
     }
+
+
+def test_pyright_finds_the_mistakes_of_a_program_and_no_others():
+    found = errors_of(PROGRAM, ROOT)
     lines = PROGRAM.read_text("utf-8").splitlines()
     wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
     assert wrong == found.keys(), {n: found.get(n) for n in wrong ^ found.keys()}
+
+
+def test_a_method_of_the_tutorial_has_no_mistakes_in_another_folder(tmp_path):
+    example = ROOT / "docs" / "examples" / "methods" / "near.py"
+    program = tmp_path / "mine.py"
+    program.write_text(example.read_text("utf-8"))
+    assert not errors_of(program, tmp_path)

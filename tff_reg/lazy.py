@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
 
+# Type checkers let other packages import these only.
+__all__ = ("keras", "np", "tf", "tff")
+
 
 class _LazyModule(types.ModuleType):
     """Placeholder for a module, which is imported when an attribute is looked up."""
