@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, kernels, lazy, training
 from tff_reg.experiment.config import identity as identity_lib, provenance
+from tff_reg.experiment.rounds import recorded
 from tff_reg.experiment.rounds.checked import CheckedRun
-from tff_reg.lazy import logging, np, tf, tff
+from tff_reg.lazy import logging, tf, tff
 from tff_reg.methods import method as method_lib
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _key(checked: CheckedRun, task: Any) -> str:
         "devices": [kernels.describe(), len(tf.config.list_physical_devices("GPU"))],
         "examples": repr(data.element_type_structure),
         "classes": task.num_classes,
-        "mean_examples": float(np.mean(data.client_sizes)),
+        "mean_examples": recorded.mean_examples(task),
         "augmentation": _augmentation(task),
     }
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())

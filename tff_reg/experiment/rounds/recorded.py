@@ -12,6 +12,7 @@ from tff_reg import lazy
 from tff_reg.data import augmentation, digests
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.rounds import process_digest
+from tff_reg.lazy import np
 
 keras_copies = lazy.module("tff_reg.models.keras_copies")
 
@@ -38,6 +39,11 @@ def of(config: ResolvedConfig, task: Any) -> dict[str, Any]:
         KERAS_MODEL: keras_copies.digest(plan.model),
         digests.INITIAL_WEIGHTS: digests.of_examples(*plan.values),
     }
+
+
+def mean_examples(task: Any) -> float:
+    """Returns the mean number of examples per client, which need not be whole."""
+    return float(np.mean(task.client_data.client_sizes))
 
 
 def _images(task: Any) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         task.model_fn,
         config,
         config.strengths,
-        mean_examples=float(np.mean(task.client_data.client_sizes)),
+        mean_examples=recorded.mean_examples(task),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
         debug_eager=config.debug_eager,
