@@ -312,7 +312,7 @@ class _Measuring:
         return dissimilarity.gradient_agreement(vectors).agreement
 
     def _diagonal(self, number, name, weights):
-        """Returns a client's Hessian diagonal and standard errors, from a file if any."""
+        """Reads or computes a client's Hessian diagonal and its standard errors."""
         path = self._directory / _DIAGONALS / f"{number}.npz"
         with contextlib.suppress(files.DamagedError, KeyError):
             stored = files.read_npz(path)
