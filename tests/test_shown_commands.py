@@ -23,8 +23,6 @@ ELSEWHERE = {
     "bin/docs": "test_docs_command.py",
     "bin/bench learning": "benchmarks/test_learning.py: PyTorch is no package of ours",
     "bin/launch -c pass --runtime=ray": "test_launch.py",
-    "bin/launch --dev -m tff_reg.tasks.examples.web_service": "test_web_service.py",
-    "curl ": "test_web_service.py",
     "uv lock": "it would change the lock, and needs a network",
     "uv export --frozen": "test_package.py",
     "pip install": "test_package.py",

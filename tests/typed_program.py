@@ -37,14 +37,6 @@ def train(client_data: data.ArrayClientData) -> experiment.RunResult:
     return result
 
 
-async def train_later(process, client_data: data.ArrayClientData) -> float | None:
-    result = await experiment.train_async(
-        process, client_data, total_rounds=3, clients_per_round=2
-    )
-    await experiment.train_async(process, client_data, total_rounds="3")  # wrong
-    return result.rows[-1]["evaluation/accuracy"]
-
-
 def run() -> None:
     config = experiment.RunConfig(process="fedprox", total_rounds=3, seed=1)
     experiment.RunConfig(process="fedprox", total_ronds=3)  # wrong

@@ -16,8 +16,7 @@ import ast
 import importlib
 import pathlib
 import types
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
@@ -138,37 +137,8 @@ def module(name: str) -> Any:
 tasks = module("tff_reg.tasks")
 
 
-def moved(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Makes the `__getattr__` of a package for names that have moved.
-
-    Args:
-      package: The package's `__name__`.
-      names: For each old name the full name of the module that replaces it, or the end
-        of a sentence that says what to use instead.
-
-    Returns:
-      A function that imports the module of a name with a DeprecationWarning, or raises
-      an AttributeError with the sentence.
-    """
-
-    def getattribute(name: str) -> Any:
-        new = names.get(name)
-        if new is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if " " in new:
-            raise AttributeError(f"{package}.{name} {new}")
-        warnings.warn(
-            f"{package}.{name} is {new} now; its old name works until version 0.3.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return importlib.import_module(new)
-
-    return getattribute
-
-
 def exports(
-    package: str, file: str, old: Mapping[str, str] = types.MappingProxyType({})
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Exports names of a package's modules, which are imported at first use.
 
@@ -178,7 +148,6 @@ def exports(
     Args:
       package: The package's `__name__`.
       file: Its `__file__`.
-      old: As `names` of `moved`.
 
     Returns:
       The package's `__getattr__`, `__dir__` and `__all__`; `__all__` has no modules.
@@ -190,7 +159,7 @@ def exports(
 
     def getattribute(name: str) -> Any:
         if name not in origins:
-            return moved(package, old)(name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if origins[name] == package:
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(str(origins[name])), name)

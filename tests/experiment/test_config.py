@@ -258,17 +258,7 @@ def test_a_config_comes_back_from_its_file():
         assert config.ResolvedConfig.load({**stored, "versions": {}}) == found
 
 
-def test_the_file_of_an_older_version_is_read():
-    stored = resolve(process="man").dump()
-    old = {**stored, "accuracy_at_rounds": "5,10", "target_accuracies": None}
-    old["devices"] = "GPU:0,GPU:1"
-    del old["man_scaling"], old["averages_all_clients"]
-    found = config.ResolvedConfig.load(old)
-    assert found.accuracy_at_rounds == (5, 10) and found.target_accuracies == ()
-    assert found.devices == ("GPU:0", "GPU:1") and found.ray_address is None
-    assert found.strengths["man_scaling"] == "code"
-    assert found.averages_all_clients is False
-    assert config.modernised(old)["accuracy_at_rounds"] == [5, 10]
+def test_a_file_without_a_process_is_no_runs():
     with pytest.raises(settings.SettingError, match="process: it is missing"):
         config.ResolvedConfig.load({"total_rounds": 3})
 

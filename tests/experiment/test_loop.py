@@ -100,21 +100,12 @@ def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path
     assert first[0] != other[0] and first[2] != other[2]
 
 
-def test_trains_where_a_programs_context_is_installed(run, tiny_process, tiny_data):
-    arguments = dict(total_rounds=2, clients_per_round=3, progress=Notes())
-
-    def train():
-        return run(evaluate=None, total_rounds=2)
-
-    async def inside():
-        asynchronous = experiment.train_async(tiny_process, tiny_data, **arguments)
-        return [train(), await asynchronous]
-
-    expected = train().rows
+def test_trains_where_a_programs_context_is_installed(run):
+    expected = run(evaluate=None, total_rounds=2).rows
     with tff.framework.get_context_stack().install(runtime.program_context()):
-        for result in [train(), *asyncio.run(inside())]:
-            for row, wanted in zip(result.rows, expected, strict=True):
-                assert {**row, "round_seconds": 0} == {**wanted, "round_seconds": 0}
+        rows = run(evaluate=None, total_rounds=2).rows
+    for row, wanted in zip(rows, expected, strict=True):
+        assert {**row, "round_seconds": 0} == {**wanted, "round_seconds": 0}
 
 
 class KeepsTheMean:

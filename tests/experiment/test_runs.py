@@ -113,17 +113,15 @@ def test_a_finished_run_gives_its_summary_at_once(ran):
     assert experiment.finished(anew.resolved()) is None
 
 
-def test_in_an_event_loop_it_comes_to_the_same(ran, tmp_path):
+def test_in_a_thread_of_an_event_loop_it_comes_to_the_same(ran, tmp_path):
     config = experiment.RunConfig(**SMALL, total_rounds=4, output_dir=str(tmp_path))
-    rows = []
-    with runtime.running("in_process"):
-        coroutine = experiment.run_async(
-            config, progress=progress.Silence(), on_round=rows.append
+
+    async def service():
+        return await asyncio.to_thread(
+            experiment.run, config, progress=progress.Silence()
         )
-        result = asyncio.run(coroutine)
-    assert [row["training/loss"] for row in rows] == [
-        row["training/loss"] for row in ran.rows
-    ]
+
+    result = asyncio.run(service())
     assert result.summary["final_accuracy"] == ran.result.summary["final_accuracy"]
     files = [f"{path}/final_weights.npz" for path in (tmp_path, ran.config.output_dir)]
     first, second = (pathlib.Path(file).read_bytes() for file in files)

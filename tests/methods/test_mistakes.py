@@ -42,12 +42,6 @@ def _message_of(error, build):
         ({"exclusive": ("DRFT",)}, "constants of tff_reg.methods: DRIFT, SERVER"),
         ({"exclusive": "DRIFT"}, "give a tuple of constants"),
         ({"needs": ("NETWORK",)}, "ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS"),
-        ({"claims": ()}, "before version 0.2: its replacement is exclusive"),
-        ({"needs_class_counts": True}, "its replacement is nothing: step.class_counts"),
-        (
-            {"update_server": lambda self, server: ({}, [])},
-            "its replacement is update_memory and next_model. See docs/pages/tutorials",
-        ),
     ],
 )
 def test_a_name_that_no_method_has_is_refused_when_the_class_is_made(body, words):

@@ -196,9 +196,7 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
         own = cls._source.identity
         try:
             state = json.loads(data)
-            # An earlier version wrote no digest of the examples.
-            found = {"examples": own["examples"], **state}
-            found = {name: found[name] for name in own}
+            found = {name: state[name] for name in own}
             rounds_drawn = operator.index(state["rounds_drawn"])
         except (ValueError, TypeError, KeyError):
             raise DataSourceError(

@@ -19,32 +19,6 @@ from tff_reg import settings
 from tff_reg.lazy import np, tf
 
 PAGE = "docs/pages/tutorials/add_a_method.md"
-# Names of the contract of version 0.1, and their replacements.
-_REPLACED = {
-    "initial_client_memory": "client_memory",
-    "initial_server_memory": "server_memory",
-    "update_server": "update_memory and next_model",
-    "displacement": "gradient",
-    "displacement_loss": "gradient",
-    "displaces": "gradient",
-    "displaces_by_gradient": "gradient",
-    "scale": "Finished(scale=...) of finish",
-    "sent": "server_memory with methods.sent",
-    "brings": "required_settings",
-    "claims": "exclusive",
-    "reference_models": "nothing: step.outputs_of(name) is enough",
-    "measurement_names": "nothing: Term(measurements={...}) is enough",
-    "records_activations": "nothing: step.outputs.activations is enough",
-    "is_random": "nothing: step.key is enough",
-    "needs_class_counts": "nothing: step.class_counts is enough",
-    "needs_network": "nothing: reading step.outputs is enough",
-    "needs_population": "nothing: reading server.num_clients is enough",
-    "needs_gradients": "nothing: reading local.taken is enough",
-    "needs_learning_rate": "nothing: reading local.hparams is enough",
-    "needs_one_label": "needs = {methods.ONE_LABEL}",
-    "needs_exact_uploads": "needs = {methods.EXACT_UPLOADS}",
-    "needs_uniform_weighting": "needs = {methods.UNIFORM_WEIGHTING}",
-}
 _SIMILAR = 0.7
 
 
@@ -95,7 +69,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
       sets: For each attribute's name, its allowed constants by name.
 
     Raises:
-      ContractError: If a name is of the old contract or looks misspelt, a hook takes
+      ContractError: If a name looks misspelt, a hook takes
         other arguments than `Method`'s, or an attribute holds an unknown constant.
     """
     where = f"{cls.__name__} ({_file_of(cls)})"
@@ -107,11 +81,6 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
             continue
         _check_field(where, cls, name, value)
         is_field = name in cls.__dict__.get("__annotations__", {})
-        if name in _REPLACED and not is_field:
-            raise ContractError(
-                f"{where} has {name!r}, of the contract for methods before version 0.2:"
-                f" its replacement is {_REPLACED[name]}. See {PAGE}."
-            )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
         # Static and class methods wrap a function.
         is_function = callable(getattr(value, "__func__", value))

@@ -51,12 +51,4 @@ if TYPE_CHECKING:
     )
 
 else:
-    __getattr__, __dir__, __all__ = lazy.exports(
-        __name__,
-        __file__,
-        {
-            "build_client_work": "is no longer public, because it takes other arguments"
-            " now: use training.build_regularized.",
-            "remembering": "tff_reg.training.stateful",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy.exports(__name__, __file__)

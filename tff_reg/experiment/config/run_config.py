@@ -296,15 +296,13 @@ class ResolvedConfig(RunConfig):
     def load(cls, values: Mapping[str, Any]) -> ResolvedConfig:
         """Makes a config from the values in `config.json`; the inverse of `dump`.
 
-        Values that are no settings are left out; settings that an older version did not
-        have get their defaults.
+        Values that are no settings are left out; missing settings get their defaults.
 
         Raises:
           SettingError: If the values are not a run's.
         """
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
-        values = modernised(values)
         strengths_lib.add_files(values.get("plugin", ()))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
@@ -327,18 +325,3 @@ def _by_heading() -> list[Setting]:
         settings_of(RunConfig),
         key=lambda s: (_GROUPS.index(s.group), s.default is not dataclasses.MISSING),
     )
-
-
-def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a `config.json` in the format of this version.
-
-    Older versions wrote lists as texts such as `500,1000`.
-    """
-    known = {each.name: each for each in listed() if each.is_tuple}
-    lists = {
-        name: list(known[name].read(values[name] or ""))
-        for name in known.keys() & values.keys()
-        if isinstance(values[name], str)
-        or (values[name] is None and not known[name].is_optional)
-    }
-    return {**values, **lists}

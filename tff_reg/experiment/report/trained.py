@@ -39,8 +39,6 @@ _GLOBAL = "global_model_weights"
 # Examples per batch, which changes memory and speed only.
 _BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
-# Its name in runs of version 0.1.
-_ALL_CLIENTS_BEFORE = f"finalizer/memory/{all_clients.NAME}"
 # State of the run's aggregator, which is not used to train clients here.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 _END = "weights_at_the_end"
@@ -102,7 +100,7 @@ class TrainedRun:
             count = len(server.trainable)
             return tff.learning.models.ModelWeights(values[:count], values[count:])
         if self.kind == "all_clients":
-            mean = self._stored(_ALL_CLIENTS) or self._stored(_ALL_CLIENTS_BEFORE)
+            mean = self._stored(_ALL_CLIENTS)
             if not mean:
                 raise TrainedRunError(
                     f"{self.directory.path} has no mean of all clients' last models; a"
@@ -374,8 +372,8 @@ def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:
     """Checks images against the run's record of its images (`known`)."""
     if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
         raise TrainedRunError(
-            f"{path} does not say how its images are normalised: an older version made"
-            " it, or a task of one's own with another preprocessing."
+            f"{path} does not say how its images are normalised: it is of a task"
+            " with a preprocessing of its own."
         )
     if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
         raise ValueError(

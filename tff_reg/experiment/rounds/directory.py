@@ -30,7 +30,6 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import (
     identity as identity_lib,
     provenance,
-    run_config as config_lib,
 )
 from tff_reg.experiment.rounds import (
     checkpoints,
@@ -106,7 +105,7 @@ class RunDirectory:
         try:
             config = files.read_json(self.path / "config.json")
             if config["made_by"].split()[0] == _MADE_BY:
-                return config_lib.modernised(config)
+                return config
         except (ValueError, KeyError, AttributeError, IndexError):
             pass
         raise self._error(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.config.runtime_settings import RuntimeSettings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
-    asynchronous,
     description,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
@@ -98,37 +96,6 @@ def carry_out(
         return prepare_checked(
             checked, progress, examples=examples, **of_training
         ).run()
-
-
-async def run_async(
-    config: RunConfig,
-    *,
-    tasks: Any = lazy.tasks,
-    progress: Optional[progress_lib.Progress] = None,
-    callbacks: Sequence[Callback] = (),
-    on_round: Optional[OnRound] = None,
-) -> RunResult:
-    """Does what `run` does without blocking the event loop, in the runtime in use.
-
-    The arguments are as for `run`; callbacks, `on_round` and cancelling are as for
-    `train_async`.
-
-    Returns:
-      The result.
-
-    Raises:
-      SettingError, ValueError, StateMismatchError, TrainingError: As for `run`.
-    """
-    checked = CheckedRun(config, tasks)
-    checked.check_ready()
-    prepared = await asyncio.to_thread(
-        prepare_checked,
-        checked,
-        progress or progress_lib.for_this_output(checked.config.total_rounds),
-        callbacks=callbacks,
-        on_round=on_round,
-    )
-    return await asynchronous.finish(prepared)
 
 
 def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
