@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     import dp_accounting
     import dp_accounting.rdp as rdp
     import IPython.display as ipython_display
-    import keras as todays_keras
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
     import matplotlib.colors as mpl_colors
@@ -87,8 +86,6 @@ else:
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     keras = _Keras("keras")
-    # TensorFlow's Keras: Keras 3 from TensorFlow 2.16 on.
-    todays_keras = _LazyModule("keras")
     # TensorFlow's internals, where it has no public function.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")

@@ -174,7 +174,7 @@ def test_a_network_of_ours_gives_a_model_for_stored_images():
     )
     x, y = tasks.build("digits", num_clients=4, partition="iid").test_arrays()
     assert x.dtype == np.uint8
-    accuracy = np.mean(result.model.predict(x, verbose=0).argmax(-1) == y)
+    accuracy = np.mean(result.model.predict(x).argmax(-1) == y)
     assert accuracy == result.summary["final_accuracy"]
     images = (x[:200, :, :, 0], y[:200])
     result = tff_reg.run(
@@ -185,7 +185,7 @@ def test_a_network_of_ours_gives_a_model_for_stored_images():
         total_rounds=1,
         progress=SILENT,
     )
-    accuracy = np.mean(result.model.predict(x[:200], verbose=0).argmax(-1) == y[:200])
+    accuracy = np.mean(result.model.predict(x[:200]).argmax(-1) == y[:200])
     assert accuracy == result.summary["final_accuracy"]
 
 

@@ -1,4 +1,4 @@
-"""Exports a run's model to plain Keras; see `bin/export --help`.
+"""Exports a run's model as a SavedModel; see `bin/export --help`.
 
 The command line of `tff_reg.experiment.report.export`.
 """
@@ -11,27 +11,23 @@ from tff_reg.settings import Setting
 
 _COMMAND = "bin/export"
 _HELP = """\
-bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
-  Writes the model of a run in a format that Keras or TensorFlow loads without this
+bin/export --run_dir=DIR --output=PATH
+  Writes the model of a run as a SavedModel, which TensorFlow loads without this
   package. It maps the task's images as stored to logits; preprocessing is included.
 
   --run_dir=DIR           directory of the run
-  --format=NAME           keras: one file for keras.models.load_model, PATH ends in
-                          .keras; saved_model: a directory for tf.saved_model.load
-  --output=PATH           file or directory to write; must not exist
+  --output=PATH           directory to write; must not exist
   --round_num=N           round of the checkpoint to export [the newest]
   --weights=NAME          server (its model), all_clients (the mean of all clients' last
                           models) or best (the server's in the best round, of a run
                           with --keep_best) [server]
 
-  The names of the classes are in PATH.metadata.json (keras) or PATH/metadata.json."""
+  In PATH are also weights.npz, the weights by name, and metadata.json, the names of the
+  classes."""
 
 
 _SETTINGS = (
-    *(
-        Setting(name, str, None, "see above")
-        for name in ("run_dir", "format", "output")
-    ),
+    *(Setting(name, str, None, "see above") for name in ("run_dir", "output")),
     Setting("round_num", int, None, "of a checkpoint"),
     finished_runs.WEIGHTS,
 )
@@ -52,15 +48,15 @@ def main(argv, stop):
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:
-        for name in ("run_dir", "format", "output"):
+        for name in ("run_dir", "output"):
             command_line.needed(name, given[name].value)
-        export.check(given.format, given.output)
+        export.check(given.output)
         run = trained.load(
             given.run_dir,
             round_num=given.round_num,
             weights=several.value_of(given, finished_runs.WEIGHTS),
         )
-        metadata = export.export(run, given.format, given.output)
+        metadata = export.export(run, given.output)
     except ValueError as error:
         fail(error)
     except OSError as error:

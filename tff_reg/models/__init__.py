@@ -9,7 +9,6 @@ from tff_reg import lazy
 
 if TYPE_CHECKING:
     from tff_reg.models import (
-        as_keras as as_keras,
         block_model as block_model,
         forward as forward,
         keras_calls as keras_calls,

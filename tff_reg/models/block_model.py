@@ -148,6 +148,8 @@ class BlockModel:
 
     # Whether a pass in training mode draws random numbers.
     is_random = False
+    # Whether the logits are logarithms of the probabilities that a Keras model returns.
+    gives_probabilities = False
 
     @property
     def input_spec(self):

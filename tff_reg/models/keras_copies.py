@@ -65,16 +65,14 @@ def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
     """Returns the trained model as a copy; the user's own weights do not change.
 
     Keras cannot copy some models, such as sub-classed ones. For these the function
-    returns the user's own model, with the trained weights.
-
-    Args:
-      model: The user's model.
-      build_model: Sets the trained weights in `model`, and returns `model` or a model
-        that contains it.
+    returns the user's own model, with the trained weights. `build_model` sets them in
+    `model`, or returns another kind of model, which is returned.
     """
     keras = keras_calls.keras_of(model)
     before = model.get_weights()
     built = build_model()
+    if built is not model:
+        return built
     try:
         copy = keras.models.clone_model(built)
         copy.set_weights(built.get_weights())

@@ -233,7 +233,7 @@ class KerasNetwork(block_model.BlockModel):
         return self._plan.is_random
 
     @property
-    def ends_in_softmax(self) -> bool:
+    def gives_probabilities(self) -> bool:
         """Whether the Keras model returns the softmax of this network's logits."""
         return self._plan.ends_in_softmax
 

@@ -29,6 +29,8 @@ from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
 from tff_reg.settings import SettingError
 
+trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
+
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
 
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 # and the server's after the round with the best test accuracy.
 WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
-# Examples per batch, which changes memory and speed only.
-_BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
 # State of the run's aggregator, which is not used to train clients here.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
@@ -355,17 +355,9 @@ def predict(
     )
     task = types.SimpleNamespace(model_fn=model_fn)
     run = TrainedRun(directory, config, task, checkpoint.round_num, checkpoint, weights)
-    model = run.model()
-
-    @tf.function(autograph=False, reduce_retracing=True)
-    def logits(batch):
-        return model.predict_on_batch(normalize_fn(batch), training=False)
-
-    starts = range(0, len(images), _BATCH_SIZE)
-    found = [logits(images[start : start + _BATCH_SIZE]).numpy() for start in starts]
-    return np.concatenate(
-        found or [np.zeros((0, len(stored["class_names"])), np.float32)]
-    )
+    spec = tf.TensorSpec([None, *known["shape"]], known["dtype"])
+    model = trained_model.TrainedModel(run.model(), normalize_fn, spec)
+    return model.predict(images)
 
 
 def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:

@@ -98,10 +98,7 @@ class CentralEvaluation:
         network = getattr(self._model, "network", None)
 
         @tf.function(
-            input_signature=tf.nest.map_structure(
-                lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype),
-                [self._x, self._y],
-            )
+            input_signature=tf.nest.map_structure(_batch_spec, [self._x, self._y])
         )
         def batch_totals(x, y):
             features = x if self.preprocess_fn is None else self.preprocess_fn(x)
@@ -112,7 +109,7 @@ class CentralEvaluation:
             if self._has_accuracy:
                 correct = learning_model.count_correct(y, output.predictions)
             predictions = output.predictions if self.metrics else ()
-            if self.metrics and getattr(network, "ends_in_softmax", False):
+            if self.metrics and getattr(network, "gives_probabilities", False):
                 predictions = tf.nn.softmax(predictions)
             return tf.cast(output.loss, tf.float64), correct, predictions
 
@@ -124,9 +121,9 @@ class CentralEvaluation:
         return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
 
     @property
-    def examples_dtype(self) -> str:
-        """The data type of the examples as they are stored; of a single input."""
-        return getattr(self._x, "dtype", np.dtype("float32")).name
+    def examples_spec(self) -> Any:
+        """The `tf.TensorSpec`s of the examples as they are stored."""
+        return tf.nest.map_structure(_batch_spec, self._x)
 
     @property
     def num_weights(self) -> int:
@@ -267,6 +264,10 @@ def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
             f"The metric {name!r} returned an array {values.shape}; {must}"
         )
     return float(np.mean(values))
+
+
+def _batch_spec(array: Any) -> Any:
+    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
 def _arrays(values: Any) -> Any:

@@ -15,8 +15,7 @@ import pathlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import curves, tables
-from tff_reg.data import dtypes
+from tff_reg import curves, lazy, tables
 from tff_reg.experiment.config import functions, provenance
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
@@ -29,10 +28,11 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.models import as_keras
 
 if TYPE_CHECKING:
     from tff_reg.lazy import mpl_figure, pandas
+
+trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
 
 # Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
@@ -89,15 +89,14 @@ class RunResult:
 
     @functools.cached_property
     def model(self) -> Any:
-        """The Keras model with the weights, ready to `predict` examples as stored.
+        """The model with the weights: `predict` takes examples as they are stored.
 
-        It is the user's own model if the process was built with `models.from_keras`,
-        else the network in Keras layers (`tff_reg.models.as_keras`), which returns
-        logits. It includes the `preprocess_fn` of the run's evaluation.
+        The user's own Keras model if the process was built with `models.from_keras` and
+        the run's evaluation has no `preprocess_fn`. Else it has `predict(x)`, which
+        preprocesses and returns the outputs (of our networks logits), and `save(path)`,
+        which writes a SavedModel for TensorFlow alone.
 
         Raises:
-          ExportError: If the process trains another kind of model, or the preprocessing
-            is not a scale and a shift.
           ValueError: If a method replaced the last layer of a `from_keras` model.
         """
         return self.build_model()
@@ -381,14 +380,13 @@ class Rounds:
             callback.on_end(run)
         if self._directory is not None:
             self._directory.write_summary(summary)
-        preprocess_fn = getattr(self._training.evaluate, "preprocess_fn", None)
+        evaluate = self._training.evaluate
         build_model = functools.partial(
-            as_keras.of_process,
+            trained_model.of_process,
             self._training.process,
             weights,
-            # Keras models convert data types by themselves.
-            None if isinstance(preprocess_fn, dtypes.Cast) else preprocess_fn,
-            getattr(self._training.evaluate, "examples_dtype", "float32"),
+            getattr(evaluate, "preprocess_fn", None),
+            getattr(evaluate, "examples_spec", None),
         )
         state = self._state.server
         return RunResult(

@@ -1,0 +1,79 @@
+"""A trained model that predicts examples as they are stored, and its SavedModel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.data import dtypes
+
+_BATCH_SIZE = 256
+
+
+class TrainedModel(tf.Module):
+    """A model with its weights and the preprocessing of its examples.
+
+    Args:
+      model: A `tff.learning.models.VariableModel`, with its weights.
+      preprocess_fn: Maps examples as they are stored to the model's input; None if they
+        are the input.
+      input_spec: `tf.TensorSpec` of the examples, batch axis first, or a structure of
+        specs; None for the model's own.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        preprocess_fn: Optional[Callable] = None,
+        input_spec: Any = None,
+    ):
+        super().__init__()
+        network = getattr(model, "network", None)
+        gives_probabilities = getattr(network, "gives_probabilities", False)
+        # TensorFlow saves the variables that are an attribute.
+        self.weights = [*model.trainable_variables, *model.non_trainable_variables]
+
+        def serve(x):
+            x = x if preprocess_fn is None else preprocess_fn(x)
+            outputs = model.predict_on_batch(x, training=False)
+            return tf.nn.softmax(outputs) if gives_probabilities else outputs
+
+        spec = model.input_spec["x"] if input_spec is None else input_spec
+        self._serve = tf.function(serve, input_signature=[spec], autograph=False)
+
+    def predict(self, x: Any) -> Any:
+        """Returns the outputs for all examples; of our own networks logits."""
+        starts = range(0, len(tf.nest.flatten(x)[0]), _BATCH_SIZE)
+        rows = [slice(start, start + _BATCH_SIZE) for start in starts]
+        batches = [tf.nest.map_structure(lambda a, r=r: a[r], x) for r in rows]
+        found = [self._serve(batch) for batch in batches]
+        return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found)
+
+    def save(self, path: Union[str, os.PathLike]) -> None:
+        """Writes a SavedModel, which needs TensorFlow alone."""
+        signatures = {"serving_default": self._serve.get_concrete_function()}
+        tf.saved_model.save(self, os.fspath(path), signatures=signatures)
+
+
+def of_process(
+    process: Any,
+    weights: Any,
+    preprocess_fn: Optional[Callable] = None,
+    input_spec: Any = None,
+) -> Any:
+    """Returns the Keras model that a process trains, else a `TrainedModel`.
+
+    A Keras model comes back as itself if it takes the examples as they are stored.
+    """
+    model = process.model_fn()
+    weights.assign_weights_to(model)
+    keras_model = getattr(getattr(model, "network", None), "keras_model", None)
+    # Keras models convert data types themselves.
+    takes_them = preprocess_fn is None or isinstance(preprocess_fn, dtypes.Cast)
+    if keras_model is not None and takes_them:
+        return keras_model()
+    return TrainedModel(model, preprocess_fn, input_spec)
