@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import signal
 import statistics
@@ -16,7 +15,6 @@ from typing import Any
 
 from benchmarks.shared import measuring, subject
 from tff_reg import commands
-from tff_reg.experiment.rounds import process_cache
 from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1
@@ -82,31 +80,23 @@ def measure(
 
 
 def _seconds_of_runs(name: str) -> dict[str, float]:
-    """Seconds until the first round of two seeds, and from Ctrl-C to the end."""
+    """Seconds until the first round, and from Ctrl-C to the end."""
     with tempfile.TemporaryDirectory() as folder:
-        first, _ = _seconds_of_a_run(_RUNS[name], folder, 0)
-        again, end = _seconds_of_a_run(_RUNS[name], folder, 1)
-    return {
-        f"bin/run to the first round of {name}": first,
-        f"the same of {name}, with another seed": again,
-        "Ctrl-C to the end": end,
-    }
+        first, end = _seconds_of_a_run(_RUNS[name], folder)
+    return {f"bin/run to the first round of {name}": first, "Ctrl-C to the end": end}
 
 
-def _seconds_of_a_run(
-    arguments: Sequence[str], folder: str, seed: int
-) -> tuple[float, float]:
+def _seconds_of_a_run(arguments: Sequence[str], folder: str) -> tuple[float, float]:
     """Seconds until the first round is printed, and from Ctrl-C to the end."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [
-            *(*_RUN, *arguments, "--total_rounds=100000", f"--seed={seed}"),
-            f"--output_dir={folder}/{seed}",
+            *(*_RUN, *arguments, "--total_rounds=100000"),
+            f"--output_dir={folder}/run",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, process_cache.VARIABLE: f"{folder}/traced"},
     )
     assert process.stdout is not None  # It is a pipe.
     for line in process.stdout:
@@ -142,6 +132,6 @@ SUBJECT = subject.Subject(
     help="""\
 bin/bench commands [--quick] [--json=FILE]
   What people wait for: bin/launch, `import tff_reg`, help, a wrong flag, the first
-  round of three runs, and of the same with another seed, which is not traced again;
-  the end after Ctrl-C. Six minutes; with --quick the first run only, a minute.""",
+  round of three runs, the end after Ctrl-C. Four minutes; with --quick the first run
+  only, a minute.""",
 )

@@ -1,8 +1,8 @@
 """Tasks: a data set, its split and augmentation, and a model that suits it.
 
 `names` and `defaults` describe the tasks and `check_data` looks for their files, all
-without TensorFlow. `read` loads a task's data and partitions them, and `digests` hashes
-them; both load TensorFlow only for data of TFDS. `build` makes the whole task, a
+without TensorFlow. `read` loads a task's data and partitions them; it loads TensorFlow
+only for data of TFDS. `build` makes the whole task, a
 `tff.simulation.baselines.BaselineTask`. `tff_reg.tasks.recipes` has the papers'
 experiments by name.
 
@@ -47,7 +47,6 @@ __all__ = [
     "build",
     "check_data",
     "defaults",
-    "digests",
     "names",
     "of_package",
     "read",
@@ -136,15 +135,6 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
     return dealt.deal(_load(chosen), chosen)
-
-
-def digests(task: str, **settings: Any) -> dict[str, str]:
-    """Returns digests of a task's data and of their split; see `read` for arguments.
-
-    Returns:
-      The digests by the names in `tff_reg.data.digests.NAMES`.
-    """
-    return dealt.digests(*read(task, **settings))
 
 
 def build(

@@ -1,10 +1,10 @@
-"""Partitions of a task's examples across clients, and digests. No TensorFlow here."""
+"""Partitions of a task's examples across clients. No TensorFlow here."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.data import digests as digests_lib, keys, partitions
+from tff_reg.data import keys, partitions
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
@@ -53,22 +53,3 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
         y_test=data.y_train[held],
         domains=None if data.domains is None else data.domains[train],
     )
-
-
-def digests(data: ImageData, positions: list[np.ndarray]) -> dict[str, str]:
-    """Returns the digests that a run on the data writes to its `config.json`.
-
-    Args:
-      data: The task's data.
-      positions: Each client's positions in the training examples.
-
-    Returns:
-      The digests by the names in `tff_reg.data.digests.NAMES`.
-    """
-    labels = data.y_train.astype(np.int32, copy=False)
-    names = digests_lib.client_ids(len(positions))
-    return {
-        digests_lib.EXAMPLES: digests_lib.of_examples(data.x_train, labels),
-        digests_lib.SPLIT: digests_lib.of_split(names, positions),
-        digests_lib.TEST_EXAMPLES: digests_lib.of_examples(data.x_test, data.y_test),
-    }

@@ -29,7 +29,6 @@ seam.choose_keras()
 scratch.use_own_folder()
 os.environ["TMPDIR"] = tempfile.gettempdir()
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
-os.environ["TFF_REG_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), "processes")
 
 # A shell starts what runs in the background with Ctrl-C ignored; what the tests start
 # would inherit that.

@@ -16,8 +16,7 @@ from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.commands import compare
 from tff_reg.data import digests
-from tff_reg.experiment.config import provenance
-from tff_reg.experiment.rounds import process_digest
+from tff_reg.experiment.config import identity
 
 TINY = [
     "--total_rounds=2",
@@ -186,15 +185,13 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     config = json.loads((compared["directory"] / NAMES[0] / "config.json").read_text())
     values = experiment.RunConfig(process="fedavg").resolved().dump()
     assert values.keys() < config.keys()
-    assert config.keys() - values.keys() - provenance.NAMES == {
+    assert config.keys() - values.keys() - identity.NOT_SETTINGS == {
         "class_names",
         "client_dataset_fn",
         "images",
         "metrics",
         "sample_fn",
-        process_digest.NAME,
-        # Initial weights are recorded of the user's Keras models alone.
-        *(digests.NAMES.keys() - {digests.INITIAL_WEIGHTS}),
+        digests.DATA,
     }
 
 

@@ -158,7 +158,7 @@ def test_writes_the_files_of_the_design_with_every_flag_and_the_versions(unbroke
     assert {"python", "tensorflow", "tensorflow_federated", "numpy", "tff_reg"} <= (
         config["versions"].keys()
     )
-    assert "git_commit" in config and config["tensorflow_devices"]
+    assert config["code"][0]["tff_reg"] and config["tensorflow_devices"]
 
 
 def test_accuracy_is_that_of_the_final_weights(unbroken):

@@ -87,7 +87,7 @@ def test_texts_are_read_and_written(name, text, value):
     assert _setting(name).read(settings.as_text(value)) == value
 
 
-@settings.undecided
+@settings.with_none_defaults
 class _Asked(_Method):
     name: str = settings.setting(help="What it is called.")
     width: float = settings.setting(0.25, help="Another one.", above=0)

@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 NAME = re.compile("[a-z][a-z0-9_]*")
-_MODULE = "tff_reg_plugin_"
+# The beginning of the names of modules that are made of single files.
+MODULE = "tff_reg_plugin_"
 
 
 class PluginError(ValueError):
@@ -122,7 +123,7 @@ def load_file(path: str) -> ModuleType:
         raise PluginError("there is no such Python file.")
     # A file that has changed is another module, even within one Python process.
     digest = hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()
-    name = f"{_MODULE}{file.stem}_{digest[:8]}"
+    name = f"{MODULE}{file.stem}_{digest[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
@@ -136,29 +137,6 @@ def load_file(path: str) -> ModuleType:
         why = _why(error)
         raise PluginError(f"it cannot be loaded: {why}.") from error
     return module
-
-
-def origin(value: Any) -> Optional[dict[str, Any]]:
-    """Returns the package and source digest of a class, function or module.
-
-    Args:
-      value: The class, function or module.
-
-    Returns:
-      `distribution` and `version` of its package (None for a single file), and the
-      `sha256` of its source file; None for tff_reg's own, or without a source file.
-    """
-    module = module_of(value)
-    top = module.__name__.partition(".")[0]
-    if top == "tff_reg" or not getattr(module, "__file__", None):
-        return None
-    names = metadata.packages_distributions().get(top, [])
-    source = pathlib.Path(str(module.__file__)).read_bytes()
-    return {
-        "distribution": names[0] if names else None,
-        "version": metadata.version(names[0]) if names else None,
-        "sha256": hashlib.sha256(source).hexdigest(),
-    }
 
 
 def module_of(value: Any) -> ModuleType:

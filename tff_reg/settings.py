@@ -274,7 +274,7 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
-def undecided(kind: type[T]) -> type[T]:
+def with_none_defaults(kind: type[T]) -> type[T]:
     """Decorator that makes None the default of all settings of a dataclass.
 
     The fields keep their types, and in `Setting.default` the value that replaces None.
@@ -301,10 +301,8 @@ def undecided(kind: type[T]) -> type[T]:
         if _METADATA in field.metadata:
             known = {"default": field.default, **field.metadata[_METADATA]}
             kind.__annotations__[name] = hints[name]
-            undecided_field = dataclasses.field(
-                default=None, metadata={_METADATA: known}
-            )
-            setattr(kind, name, undecided_field)
+            field = dataclasses.field(default=None, metadata={_METADATA: known})
+            setattr(kind, name, field)
     return kind
 
 

@@ -158,10 +158,6 @@ def test_bytes_of_another_source_are_refused(source, other, message):
     resume = type(other.iterator()).from_bytes
     with pytest.raises(program_source.DataSourceError, match=message):
         resume(stored)
-    if "examples" in message:  # A version that wrote no digest of them is believed.
-        state = json.loads(stored)
-        del state["examples"]
-        assert resume(json.dumps(state).encode()).to_bytes()
 
 
 @pytest.mark.parametrize(

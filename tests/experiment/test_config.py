@@ -8,7 +8,6 @@ import pytest
 
 from tff_reg import settings, tasks, training
 from tff_reg.experiment.config import (
-    identity as identity_lib,
     run_config as config,
     strengths as strengths_lib,
     task_settings,
@@ -231,20 +230,6 @@ def test_nothing_is_decided_before_it_is_resolved():
     assert asked.given() == {"process": "man", "target_accuracies": (1.0, 0.5)}
     assert asked.batch_size is None and asked.overwrite is None
     assert asked.resolved().resolved() == asked.resolved()
-
-
-def test_one_function_says_what_makes_two_runs_different_experiments():
-    first = {"batch_size": 4, "total_rounds": 2, "seed": 0, "git_commit": "a"}
-    elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "accuracy_at_rounds": [1]}
-    assert (
-        identity_lib.differences(first, {**first, **elsewhere, "git_commit": "b"}) == []
-    )
-    other = {"total_rounds": 3, "seed": 1, "batch_size": 4, "unknown_to_first": 1}
-    assert identity_lib.differences(first, other) == ["total_rounds", "seed"]
-    assert identity_lib.differences(first, other, ("total_rounds", "seed")) == []
-    assert identity_lib.identity({**first, **elsewhere}).keys() == first.keys() - {
-        "git_commit"
-    }
 
 
 def test_a_config_comes_back_from_its_file():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.experiment.finished import results
 from tff_reg import curves, experiment
-from tff_reg.experiment.config import provenance
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import checkpoints, progress
 
 
@@ -113,7 +113,7 @@ def run(request, monkeypatch):
     monkeypatch.setitem(defaults, "keep", 2)
     # None of these matters here, and all are slow.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(provenance, "describe", lambda config: {})
+    monkeypatch.setattr(identity, "machine", dict)
     monkeypatch.setattr(
         curves, "write_curves", lambda path, *_, **__: path.write_bytes(b"plot")
     )

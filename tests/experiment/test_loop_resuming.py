@@ -220,50 +220,24 @@ def test_three_rounds_and_four_more_are_seven_at_once(run, tiny_data, tmp_path):
     assert results(tmp_path / "a") == results(tmp_path / "whole")
 
 
-def made_by(monkeypatch, commit, **versions):
-    """What is run from now on is of a commit."""
-    own = {"git_commit": commit, "versions": {"tff_reg": "1", **versions}}
-    monkeypatch.setattr(loop.provenance, "describe", lambda config: own)
-
-
-def test_who_made_the_rounds_before_is_kept_by_their_numbers(
+def test_code_that_goes_on_with_a_run_is_recorded_and_says_so(
     run, tmp_path, monkeypatch
 ):
-    def recorded():
-        config = json.loads((tmp_path / "a" / "config.json").read_text())
-        before = config.get("made_before", [])
-        return config["git_commit"], [(e["rounds"], e["git_commit"]) for e in before]
+    def made_by(code):
+        monkeypatch.setattr(loop.identity, "code", lambda config: {"tff_reg": code})
 
-    made_by(monkeypatch, "first")
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(3))
-    assert recorded() == ("first", [])
-    # Its third round is lost, and done again.
-    made_by(monkeypatch, "second")
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(4))
-    assert recorded() == ("second", [([1, 2], "first")])
-    run(tmp_path / "a")
-    assert recorded() == ("second", [([1, 2], "first")])
-    # Who only reads it back has made nothing of it.
-    made_by(monkeypatch, "third")
-    run(tmp_path / "a")
-    assert recorded() == ("second", [([1, 2], "first")])
-    run(tmp_path / "a", total_rounds=7)
-    assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
-
-
-def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
-    old = {"tensorflow": "2.12.0", "tensorflow_federated": "0.87.0"}
-    with monkeypatch.context() as context:
-        made_by(context, "first", **old)
-        run(tmp_path / "a", total_rounds=1)
-    for rounds in (2, 3):
+    def run_on(total_rounds):
         notes = Notes()
-        run(tmp_path / "a", total_rounds=rounds, progress=notes)
-        (said,) = [line for line in notes.lines if line.startswith("It was made by")]
-        assert "TensorFlow 2.12.0" in said
-    notes = Notes()
-    run(tmp_path / "b", total_rounds=1)
-    run(tmp_path / "b", total_rounds=2, progress=notes)
-    assert not [line for line in notes.lines if "made by" in line]
+        run(tmp_path / "a", total_rounds=total_rounds, progress=notes)
+        config = json.loads((tmp_path / "a" / "config.json").read_text())
+        said = [line for line in notes.lines if line.startswith("It was made by")]
+        return [each["tff_reg"] for each in config["code"]], said
+
+    made_by("first")
+    assert run_on(1) == (["first"], [])
+    assert run_on(2) == (["first"], [])
+    made_by("second")
+    line = "It was made by other code: tff_reg first (now second)."
+    # Who only reads it back has made nothing of it.
+    assert run_on(2) == (["first"], [line])
+    assert run_on(3) == (["first", "second"], [line])

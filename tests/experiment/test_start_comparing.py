@@ -61,9 +61,10 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
     others += (ran("trained", model=trained),)
     experiment.compare({"a": first, "b": same}, tmp_path / "compared")
     assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
-    whats = ("keras_model", "sample_fn", "initial weights of a Keras model")
-    for other, what in zip(others, whats, strict=True):
-        table = tmp_path / f"compared {what}"
+    model = "Keras model, or its initial weights"
+    whats = (model, "sample_fn", model)
+    for number, (other, what) in enumerate(zip(others, whats, strict=True)):
+        table = tmp_path / f"compared {number}"
         experiment.compare({"a": first, "b": other}, table)
         words = (table / "table.md").read_text().split()
         assert f"{what}: " in " ".join(words).partition("They differ in ")[2]
@@ -87,7 +88,7 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
         assert "clients by in_turn of 4" in " ".join(text.split())
     config = tmp_path / "fedavg-seed0" / "config.json"
     changed = json.loads(config.read_text())
-    changed["sources"] = "0" * len(changed["sources"])
+    changed["code"] = [{**changed["code"][0], "tff_reg": "0"}]
     config.write_text(json.dumps(changed))
     tff_reg.compare(["fedavg"], **given)
     assert "It was made by" in capsys.readouterr().out

@@ -292,11 +292,10 @@ def test_a_file_adds_its_methods_and_one_that_cannot_be_is_said(tmp_path):
             except plugins.PluginError as error:
                 said.append(str(error))
         added = catalogue.add_file("mine.py") + catalogue.add_file("mine.py")
-        origin = plugins.origin(catalogue.find("theirs"))
-        print(json.dumps([added, catalogue.parse("theirs+man"), said, origin]))
+        print(json.dumps([added, catalogue.parse("theirs+man"), said]))
         """,
     )
-    added, parsed, said, origin = found
+    added, parsed, said = found
     assert added == ["theirs", "theirs"] and parsed == ["man", "theirs"]
     for words, message in zip(
         (
@@ -309,4 +308,3 @@ def test_a_file_adds_its_methods_and_one_that_cannot_be_is_said(tmp_path):
         strict=True,
     ):
         assert message.startswith(words)
-    assert origin["distribution"] is None and len(origin["sha256"]) == 64

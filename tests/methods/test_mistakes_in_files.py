@@ -40,13 +40,6 @@ def test_a_files_method_has_a_name_for_the_command_line(add, name):
         add("a.py", name)
 
 
-def test_files_of_one_name_have_their_own_origin(add):
-    add("one/mine.py", "one")
-    add("two/mine.py", "two")
-    one, two = (plugins.origin(catalogue.find(name)) for name in ("one", "two"))
-    assert one["sha256"] != two["sha256"]
-
-
 def test_files_methods_act_in_the_order_of_their_names(add):
     add("b.py", "b")
     add("a.py", "a")

@@ -5,7 +5,7 @@ The command line of `tff_reg.experiment.run`.
 
 from tff_reg import experiment
 from tff_reg.commands import command_line, help_texts
-from tff_reg.experiment.config import provenance
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import description, runs
 from tff_reg.lazy import flags
 
@@ -27,7 +27,7 @@ def main(argv, stop):
         else:
             print(f"{where} is finished already; --overwrite starts anew.")
             made = experiment.RunDirectory(where).config
-            if changed := provenance.change(made or {}):
+            if changed := identity.other_code(made or {}):
                 print(changed)
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
         if verbose or isinstance(error, BrokenPipeError):

@@ -263,7 +263,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Digests of the examples and of their split, by names of `digests.NAMES`."""
+        """Digests of the examples and of their split."""
         positions = [self.client_positions(name) for name in self._client_ids]
         return {
             digests.EXAMPLES: digests.of_examples(self._x, self._y),

@@ -13,14 +13,14 @@ from typing import Any
 
 from tff_reg.lazy import np
 
-# The digests' names in `config.json`, and a description of the hashed arrays.
-NAMES: Mapping[str, str] = {
-    "digest_of_examples": "training examples",
-    "digest_of_split": "clients, or another split of the examples",
-    "digest_of_test_examples": "test examples",
-    "digest_of_initial_weights": "initial weights of a Keras model",
-}
-EXAMPLES, SPLIT, TEST_EXAMPLES, INITIAL_WEIGHTS = NAMES
+EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
+# The name in `config.json` of the digest of all of these.
+DATA = "digest_of_data"
+
+
+def together(parts: Mapping[str, str]) -> str:
+    """Returns one digest of several."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def client_ids(count: int) -> list[str]:

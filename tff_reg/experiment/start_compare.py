@@ -19,10 +19,14 @@ from typing import (
 
 from tff_reg import curves, tables
 from tff_reg.experiment import start
-from tff_reg.experiment.config import functions, provenance
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import comparison, protocol, table as table_lib
-from tff_reg.experiment.rounds import directory, progress as progress_lib
+from tff_reg.experiment.rounds import (
+    directory,
+    progress as progress_lib,
+    round_work,
+)
 from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.rounds.round_work import TrainingError
 from tff_reg.experiment.series import batch, plan as series
@@ -185,7 +189,7 @@ def compare(processes: Processes, asked: Arguments) -> Comparison:
         )
         common = dataclasses.replace(config, output_dir=where)
         planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
-        sample_fn = asked.sample_fn and functions.described(asked.sample_fn)
+        sample_fn = round_work.name_of(asked.sample_fn)
         configs = {
             run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
             for run in planned
@@ -248,7 +252,7 @@ def _carry_out(
     for number, run in enumerate(planned, start=1):
         head = f"run {number}/{len(planned)}  {run.name}"
         stored = directory.RunDirectory(run.directory).config
-        changed = provenance.change(stored) if stored else None
+        changed = identity.other_code(stored) if stored else None
         try:
             if not (run.is_finished and is_plain and run.config.model is not None):
                 progress = asked.progress or _Rounds(run.config.total_rounds)

@@ -287,21 +287,6 @@ def _each_type_once() -> Iterator[None]:
         type_serialization.deserialize_type = _make_type
 
 
-def computation(dumped: bytes, type_spec):
-    """Returns the computation of a serialised proto.
-
-    Args:
-        dumped: The proto. Its type lacks the names of Python's containers.
-        type_spec: The type with these names.
-
-    Returns:
-        A `tff.framework.ConcreteComputation` of that type.
-    """
-    proto = computation_pb2.Computation.FromString(dumped)
-    found = tff.framework.deserialize_computation(proto)
-    return tff.framework.ConcreteComputation.with_type(found, type_spec)
-
-
 def element_structure(element_type):
     """Returns the structure of `tf.TensorSpec`s of a data set's elements."""
     return type_conversions.type_to_tf_structure(element_type)

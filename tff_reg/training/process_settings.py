@@ -22,7 +22,7 @@ _of_clients = functools.partial(setting, group=CLIENTS)
 _of_server = functools.partial(setting, group=SERVER)
 
 # Tag of a setting that does not change a run's numbers.
-FREE = "free"
+NO_EFFECT_ON_RESULTS = "free"
 
 _ADAPTIVE = ("adam", "yogi", "adagrad")
 

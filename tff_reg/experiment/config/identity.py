@@ -1,31 +1,59 @@
-"""The rule by which two runs are the same experiment, for the whole library."""
+"""Which experiment a run is, and which code made its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Container, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, Optional
 
+import tff_reg
+from tff_reg import kernels, lazy, plugins, runtime
 from tff_reg.data import digests
-from tff_reg.experiment.config import provenance
 from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.lazy import np, tf
+from tff_reg.methods import catalogue
+from tff_reg.models import names as model_names
 from tff_reg.settings import settings_of
 from tff_reg.training import process_settings
 
-_FREE = frozenset(
-    each.name for each in settings_of(RunConfig) if process_settings.FREE in each.tags
+_NO_EFFECT = frozenset(
+    each.name
+    for each in settings_of(RunConfig)
+    if process_settings.NO_EFFECT_ON_RESULTS in each.tags
 )
+# Names in `config.json` for the machine and the versions with which the run began,
+MACHINE = (
+    "made_by",
+    "clients_run",
+    "tensorflow_devices",
+    "cpu_kernels",
+    "machine",
+    "versions",
+)
+# and for the code that made its rounds: one entry for each code.
+CODE = "code"
+# The folders of this package on which the numbers of runs do not depend.
+_ONLY_LOOKS = ("analysis", "commands")
+# A digest of the user's Keras model and its weights.
+KERAS_MODEL = "keras_model"
+# Names whose values are no settings.
+NOT_SETTINGS = frozenset((*MACHINE, CODE, "settings_from"))
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings on which a run's numbers depend.
 
-    Settings of files, devices and reports are left out, and the provenance. Two runs
-    with the same identity have the same numbers.
-
-    Args:
-      values: Settings by name, as in `config.json`.
+    Settings of files, devices and reports are left out, and the code. Two runs with the
+    same identity have the same numbers.
     """
-    left_out = _FREE | provenance.NAMES
+    left_out = _NO_EFFECT | NOT_SETTINGS
     return {name: value for name, value in values.items() if name not in left_out}
 
 
@@ -34,14 +62,8 @@ def differences(
 ) -> list[str]:
     """Returns the settings in which two runs are different experiments.
 
-    Args:
-      first: As for `identity`.
-      second: As for `identity`.
-      but: Names that may differ: `seed`, or `total_rounds` of a run that is continued.
-
-    Returns:
-      Names, in the order of `second`. A setting that only one run has is not compared:
-      the other run is of another version.
+    A setting that only one of them has is not compared: not every process has the
+    settings of `bin/run`.
     """
     known = identity(first)
     return [
@@ -51,11 +73,126 @@ def differences(
     ]
 
 
-def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
-    """Returns the settings that may differ if runs differ only in their seed.
+# The settings that may differ if runs differ only in their seed.
+DECIDED_BY_SEED = ("seed", digests.DATA, KERAS_MODEL)
 
-    They are the seed, and the digests of the data and weights that depend on it.
+
+def machine() -> dict[str, Any]:
+    """Returns this process's machine and versions, by names of `MACHINE`."""
+    return {
+        "clients_run": runtime.describe(),
+        "tensorflow_devices": [
+            device.name for device in tf.config.list_logical_devices()
+        ],
+        "cpu_kernels": kernels.describe(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "tff_reg": tff_reg.__version__,
+            **_lane(),
+        },
+    }
+
+
+def code(config: Mapping[str, Any]) -> dict[str, Optional[str]]:
+    """Returns the code on which a run's numbers depend in this process.
+
+    It is a digest of the sources of `tff_reg` and of each package and file that the
+    run's methods, task and model come from, and the versions of TensorFlow and TFF.
     """
-    if values.get("validation_share") is not None:
-        return {"seed", *digests.NAMES}
-    return {"seed", digests.SPLIT, digests.INITIAL_WEIGHTS}
+    found = {"tff_reg": _of_package("tff_reg")}
+    for value in _of_others(config):
+        module = plugins.module_of(value)
+        package = module.__name__.partition(".")[0]
+        if package != "tff_reg":
+            is_file = package.startswith(plugins.MODULE)
+            name = pathlib.Path(str(module.__file__)).name if is_file else package
+            found[name] = _of_package(package)
+    return {**found, **_lane()}
+
+
+def other_code(config: Mapping[str, Any]) -> Optional[str]:
+    """Returns a line on other code that made a run's rounds; None if none did."""
+    now = code(config)
+    said = [
+        f"{name} {value} (now {now.get(name)})"
+        for made in config.get(CODE, ())
+        for name, value in made.items()
+        if now.get(name) != value
+    ]
+    if not said:
+        return None
+    return f"It was made by other code: {', '.join(dict.fromkeys(said))}."
+
+
+def different_code(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Optional[str]:
+    """Returns a line that says which code was not the same in compared runs.
+
+    `groups` are the runs' configs by the group's name.
+    """
+    made: dict[str, dict[str, dict[str, None]]] = {}
+    for group, configs in groups.items():
+        for config in configs:
+            for each in config.get(CODE, ()):
+                for name, value in each.items():
+                    made.setdefault(name, {}).setdefault(str(value), {})[group] = None
+    said = []
+    for name, values in made.items():
+        if len(values) > 1:
+            by = [f"{value} ({', '.join(names)})" for value, names in values.items()]
+            said.append(f"{name} {', '.join(by)}")
+    if not said:
+        return None
+    return f"They were not all made by the same code: {'; '.join(said)}."
+
+
+def _source_files(package: Any) -> Iterator[pathlib.Path]:
+    """Yields a package's or a module's source files, always in the same order."""
+    if not hasattr(package, "__path__"):
+        yield pathlib.Path(package.__file__)
+        return
+    for root in package.__path__:
+        for where, folders, names in os.walk(root, followlinks=True):
+            folders.sort()
+            if package is tff_reg and where == root:
+                folders[:] = [each for each in folders if each not in _ONLY_LOOKS]
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    yield pathlib.Path(where, name)
+
+
+@functools.cache
+def _of_package(name: str) -> str:
+    """Returns the digest of a package's source files at the first call."""
+    digest = hashlib.sha256()
+    for path in _source_files(sys.modules[name]):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:8]
+
+
+def _of_others(config: Mapping[str, Any]) -> list[Any]:
+    """Returns the methods of a run, and its third-party task and model."""
+    found: list[Any] = []
+    # A package that is not installed here is left out.
+    with contextlib.suppress(ValueError):
+        names = catalogue.parse(config.get("process") or "fedavg")
+        found += [catalogue.find(name) for name in names]
+    for kind, of_package in (
+        ("task", lazy.tasks.of_package),
+        ("model", model_names.of_package),
+    ):
+        with contextlib.suppress(ValueError):
+            if value := of_package(config.get(kind) or ""):
+                found.append(value)
+    return found
+
+
+def _lane() -> dict[str, Optional[str]]:
+    """Returns the versions of TensorFlow and TFF without loading them."""
+    found: dict[str, Optional[str]] = {}
+    for name in ("tensorflow", "tensorflow_federated"):
+        found[name] = None
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -31,7 +31,7 @@ from tff_reg.settings import (
     check_names,
     setting,
     settings_of,
-    undecided,
+    with_none_defaults,
 )
 from tff_reg.training import aggregator_settings, process_settings
 
@@ -41,7 +41,7 @@ _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
 # Settings on which a run's numbers do not depend.
-_read_off = functools.partial(_of_files, tags=(process_settings.FREE,))
+_read_off = functools.partial(_of_files, tags=(process_settings.NO_EFFECT_ON_RESULTS,))
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -60,7 +60,7 @@ TASK, EACH = resolution.TASK, resolution.EACH
 
 
 @dataclasses.dataclass(frozen=True)
-@undecided
+@with_none_defaults
 class RunConfig(
     aggregator_settings.AggregatorSettings,
     process_settings.ProcessSettings,
@@ -84,7 +84,7 @@ class RunConfig(
         (),
         help="Python files with methods of your own, such as mine.py",
         placeholder="FILE",
-        tags=(process_settings.FREE,),
+        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     recipe: Optional[str] = _of_what(
         None,
@@ -151,7 +151,7 @@ class RunConfig(
         help="hooks of methods run without tracing, so that print and breakpoint() work"
         " in them; slow",
         only_with={"runtime": ("in_process",)},
-        tags=(process_settings.FREE,),
+        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     rounds_per_checkpoint: int = _read_off(
         1,

@@ -17,7 +17,9 @@ from tff_reg.training import process_settings
 WHERE = "Where clients run"
 _of_where = functools.partial(setting, group=WHERE)
 # Settings on which a run's numbers do not depend.
-_of_machine = functools.partial(_of_where, tags=(process_settings.FREE,))
+_of_machine = functools.partial(
+    _of_where, tags=(process_settings.NO_EFFECT_ON_RESULTS,)
+)
 _RAY = {"runtime": ("ray",)}
 _DEFAULTS = runtime_lib.Options
 

@@ -71,7 +71,7 @@ class TaskSettings(process_settings.PopulationSettings):
         None,
         help="file that the partition split_file reads",
         placeholder="FILE",
-        tags=(process_settings.FREE,),
+        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
     norm: Optional[str] = _of_data(
@@ -112,7 +112,7 @@ class TaskSettings(process_settings.PopulationSettings):
         None,
         help="directory of the data set",
         placeholder="DIR",
-        tags=(OPTION, process_settings.FREE),
+        tags=(OPTION, process_settings.NO_EFFECT_ON_RESULTS),
     )
 
     def __post_init__(self):

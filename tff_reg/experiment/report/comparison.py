@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import curves, files, tables
-from tff_reg.data import digests
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
@@ -202,11 +201,12 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
                 " rounds, so they have no mean."
             )
-        of_seed = identity_lib.decided_by_seed(first.config)
-        for name in identity_lib.differences(first.config, run.config, of_seed):
+        for name in identity_lib.differences(
+            first.config, run.config, identity_lib.DECIDED_BY_SEED
+        ):
             values = f"{name} ({first.config[name]} and {run.config[name]})"
             raise ComparisonError(
-                f"{where} differ in {digests.NAMES.get(name, values)}, so they have no"
+                f"{where} differ in {values}, so they have no"
                 " mean; give them names of their own."
             )
         seed = run.summary["seed"]

@@ -28,8 +28,13 @@ _SETTINGS = tuple(
     and config_lib.SHORTHAND not in each.tags
     and each.name not in _NO_PART
 )
-# Names in a config of the digests of the user's own functions and model.
-_RECORDED = ("sample_fn", "client_dataset_fn", "keras_model")
+# Names in a config of the names of the user's own functions,
+_RECORDED = ("sample_fn", "client_dataset_fn")
+# and of digests, in words.
+_DIGESTS = {
+    digests.DATA: "data, or their split into clients",
+    identity_lib.KERAS_MODEL: "Keras model, or its initial weights",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +118,7 @@ def of(
       third-party processes may, is unknown.
     """
     firsts = {name: configs[0] for name, configs in groups.items()}
-    owned = {name: _brought(config) for name, config in firsts.items()}
+    owned = {name: _required_by_methods(config) for name, config in firsts.items()}
     common, differences = {}, {}
     for name in _SETTINGS:
         values = {
@@ -158,23 +163,21 @@ def of(
 def _of_data(
     groups: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, dict[str, Any]]:
-    """Returns the digests of data that differ; within a seed if they depend on it."""
+    """Returns the digests that differ between runs of the same seed."""
     found = {}
-    for name, words in digests.NAMES.items():
+    for name, words in _DIGESTS.items():
         of_seed: dict[Any, dict[str, str]] = {}
         for group, configs in groups.items():
             for config in configs:
                 if name in config:
-                    by_seed = name in identity_lib.decided_by_seed(config)
-                    seed = config.get("seed") if by_seed else None
-                    of_seed.setdefault(seed, {})[group] = config[name][:8]
+                    of_seed.setdefault(config["seed"], {})[group] = config[name][:8]
         differing = [each for each in of_seed.values() if len(set(each.values())) > 1]
         if differing:
             found[words] = differing[0]
     return found
 
 
-def _brought(config: Mapping[str, Any]) -> set[str]:
+def _required_by_methods(config: Mapping[str, Any]) -> set[str]:
     """Returns the names of the settings that a run's methods require."""
     try:
         return set(catalogue.required_settings(config.get("process", "fedavg"), config))
@@ -183,12 +186,12 @@ def _brought(config: Mapping[str, Any]) -> set[str]:
 
 
 def _own(
-    config: Mapping[str, Any], brought: set[str], common: Mapping[str, Any]
+    config: Mapping[str, Any], required: set[str], common: Mapping[str, Any]
 ) -> str:
     values = {
         name: config[name]
         for name in _SETTINGS
-        if name in brought & config.keys() and config[name] != common.get(name)
+        if name in required & config.keys() and config[name] != common.get(name)
     }
     try:
         strengths = catalogue.strengths(config.get("process", "fedavg"))

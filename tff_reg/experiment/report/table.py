@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import tables
-from tff_reg.experiment.config import provenance
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import protocol as protocol_lib
 from tff_reg.experiment.report.finished_runs import (
     COST_COLUMNS,
@@ -171,23 +171,9 @@ class Table:
             )
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
-        made: dict[str, dict[str, None]] = {}
-        plugins: dict[str, set[str]] = {}
-        for name, group in self.groups.items():
-            for run in group:
-                for maker in provenance.makers(run.config, of_tff_reg=True):
-                    made.setdefault(maker, {})[name] = None
-                for each in run.config.get("plugins", ()):
-                    plugins.setdefault(each["name"], set()).add(each["sha256"])
-        notes += [
-            f"The source of the plugin {name} was not the same in all runs."
-            for name, digests in plugins.items()
-            if len(digests) > 1
-        ]
-        if len(made) > 1:
-            by = [f"{maker} ({', '.join(names)})" for maker, names in made.items()]
-            which = "; ".join(by)
-            notes.append(f"They were not all made by the same code: {which}.")
+        configs = {name: [r.config for r in g] for name, g in self.groups.items()}
+        if different := identity.different_code(configs):
+            notes.append(different)
         return notes
 
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:

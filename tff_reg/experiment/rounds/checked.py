@@ -6,18 +6,17 @@ TensorFlow is loaded only if nothing else can read the data.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Optional
 
 from tff_reg import files, lazy
-from tff_reg.data import digests
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
-    recorded,
     summary as summary_lib,
 )
+
+# Files of data, which may be the same in another place.
+_FILES = ("data_dir", "split_file")
 
 
 class CheckedRun:
@@ -82,31 +81,10 @@ class CheckedRun:
           The summary with the requested rounds and targets; None if the run is not
           finished.
 
-        Raises:
-          DirectoryError: If the run there was on other data.
         """
         if self.config.overwrite or self.directory is None:
             return None
-        summary = summary_lib.of_finished_run(self.directory, self.values)
-        if summary is not None:
-            self._check_files(self.directory)
-        return summary
-
-    def _check_files(self, directory: directory_lib.RunDirectory) -> None:
-        """Checks that a finished run's data are those of the present settings."""
-        made = directory.config or {}
-        is_known = digests.NAMES.keys() & made.keys()
-        if not is_known or not hasattr(self.tasks, "digests"):
-            return
-        state = recorded.files_of(self.config)
-        if state == made.get(recorded.FILES):
-            return
-        self.tasks.check_data(self.config.task, self.config.data_dir)
-        settings = tuple(sorted(self.config.part(TaskSettings).items()))
-        directory.check_settings(_digests(self.tasks.digests, settings, state))
-
-
-@functools.lru_cache(maxsize=16)
-def _digests(make: Any, settings: tuple[tuple[str, Any], ...], state: Any) -> Any:
-    del state  # Part of the cache key only: it changes with the files.
-    return make(**dict(settings))
+        made = self.directory.config or {}
+        if any(self.values[name] != made.get(name) for name in _FILES):
+            return None  # Their contents are compared when the run is done again.
+        return summary_lib.of_finished_run(self.directory, self.values)

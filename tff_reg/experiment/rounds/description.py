@@ -24,12 +24,12 @@ def header(
     num_train: int,
     num_test: int,
     num_weights: int,
-    sample_fn: Any = None,
+    sample_fn: Optional[str] = None,
 ) -> list[str]:
     """Describes a run before it starts, in lines of at most 88 characters.
 
-    `num_weights` is the number of trainable parameters; `sample_fn` samples the clients
-    if it is not None. Some items of the list have a line break.
+    `num_weights` is the number of trainable parameters; `sample_fn` is the name of a
+    function that samples the clients. Some items of the list have a line break.
     """
     strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}
@@ -51,7 +51,7 @@ def header(
         training += f", exactly {progress.count(_steps(config, num_train), 'step')}"
     cohort = _cohort(config)
     if sample_fn is not None:
-        cohort = _by(getattr(sample_fn, "__name__", "sample_fn"), config)
+        cohort = _by(sample_fn, config)
     memory = _memory(config, num_weights)
     return [
         _line("process", config.process + (f" ({chosen})" if chosen else "")),
@@ -123,7 +123,7 @@ def _by(sample_fn: str, config: Any) -> str:
 
 def _cohort(config: Any) -> str:
     if sample_fn := getattr(config, "sample_fn", None):  # Recorded by the run.
-        return _by(sample_fn.split()[0], config)
+        return _by(sample_fn, config)
     if config.clients_per_round == config.num_clients:
         return f"all {progress.count(config.num_clients, 'client')} every round"
     some = f"{config.clients_per_round} of {config.num_clients} clients a round"

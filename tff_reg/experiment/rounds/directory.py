@@ -29,12 +29,10 @@ from tff_reg import files
 from tff_reg.data import digests
 from tff_reg.experiment.config import (
     identity as identity_lib,
-    provenance,
 )
 from tff_reg.experiment.rounds import (
     checkpoints,
     metrics,
-    process_digest,
     summary as summary_lib,
 )
 from tff_reg.settings import SettingError, as_text
@@ -44,11 +42,10 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 
 # Descriptions of the digests.
 _DIGESTS = {
-    **digests.NAMES,
-    process_digest.NAME: (
-        "computations (another process, another Keras model, one that begins with other"
-        " weights as keras.utils.set_random_seed was not called before it was made, or"
-        " other versions)"
+    digests.DATA: "other data, or of another split of them into clients",
+    identity_lib.KERAS_MODEL: (
+        "another Keras model, or of one that begins with other weights (call"
+        " keras.utils.set_random_seed before it is made)"
     ),
 }
 
@@ -85,8 +82,6 @@ class RunDirectory:
         """
         self.path = pathlib.Path(path)
         self.checkpoints = checkpoints.CheckpointStore(self.path / "checkpoints")
-        # Whether settings have been compared with those of the run there.
-        self.is_checked = False
         self._lock: Optional[int] = None
         self._config = self._read_config()
 
@@ -152,7 +147,6 @@ class RunDirectory:
         self.check_settings(settings)
         if "total_rounds" in settings:
             self.check_rounds(settings)
-        self.is_checked = True
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Compares settings with the settings of the directory's run, if there is one.
@@ -168,7 +162,7 @@ class RunDirectory:
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
                 raise self._error(
-                    f"the run there is of other {_DIGESTS[name]}; give those, or"
+                    f"the run there is of {_DIGESTS[name]}; give those, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
             # The user may have given neither of the two values.
@@ -219,8 +213,8 @@ class RunDirectory:
         """Takes the directory for this process and writes `config.json`.
 
         Args:
-          config: The config, JSON values by name. The provenance of a run that is there
-            already is kept; see `go_on`.
+          config: The config, JSON values by name. The machine and the code of a run
+            that is there are kept.
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
@@ -238,7 +232,7 @@ class RunDirectory:
                 self._delete_run()
                 self._config = None
             there = self._config or {}
-            kept = [*provenance.MAKER, provenance.MADE_BEFORE]
+            kept = [*identity_lib.MACHINE, identity_lib.CODE]
             self._config = {
                 **_signed(config),
                 **{name: there[name] for name in kept if name in there},
@@ -248,16 +242,13 @@ class RunDirectory:
             self.close()
             raise
 
-    def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
-        """Records the code that makes the next rounds, and that of earlier rounds."""
-        there, maker = self._config or {}, provenance.of(_signed(config))
-        before = provenance.made_before(there, maker, rounds_done)
-        found = {**there, **maker}
-        if before or provenance.MADE_BEFORE in there:
-            found[provenance.MADE_BEFORE] = before
-        if found != there:
-            self._config = found
-            self._write_json("config.json", found)
+    def add_code(self, code: Mapping[str, Any]) -> None:
+        """Records the code that makes the next rounds."""
+        assert self._config is not None
+        known = self._config.get(identity_lib.CODE, [])
+        if code not in known:
+            self._config[identity_lib.CODE] = [*known, code]
+            self._write_json("config.json", self._config)
 
     def _take_lock(self) -> Optional[int]:
         # A lock on the directory itself leaves no file, and ends with the process.

@@ -117,7 +117,7 @@ class CentralEvaluation:
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """The digest of the test examples, by its name among `digests.NAMES`."""
+        """The digest of the test examples."""
         return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
 
     @property

@@ -16,12 +16,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, lazy, tables
-from tff_reg.experiment.config import functions, provenance
+from tff_reg.data import digests
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
     metrics,
-    process_digest,
     process_state,
     progress as progress_lib,
     round_work,
@@ -118,22 +118,15 @@ class Rounds:
         """
         self._training = training
         own_metrics = getattr(training.evaluate, "metrics", {})
-        # Digests of the user's functions. Their absence is recorded, too: a run that
-        # began without them is not resumed with them.
-        sample_fn, dataset_fn = training.sample_fn, training.client_dataset_fn
-        self._functions = {
-            "sample_fn": sample_fn and functions.described(sample_fn),
-            # Data sets that it holds may be large, and may fill caches.
-            "client_dataset_fn": dataset_fn
-            and functions.described(dataset_fn, of_objects=False),
-            "metrics": {n: functions.described(f) for n, f in own_metrics.items()},
-        }
         own = {
             **training.numbers(),
             "seed": training.seed,
             "client_sampling": training.client_sampling,
             "keep_best": training.keep_best,
-            **self._functions,
+            # Recorded even if None: a run that began without is not resumed with one.
+            "sample_fn": round_work.name_of(training.sample_fn),
+            "client_dataset_fn": round_work.name_of(training.client_dataset_fn),
+            "metrics": sorted(own_metrics),
         }
         self._settings = _as_json({**training.settings, **own})
         directory = training.output_dir
@@ -142,7 +135,6 @@ class Rounds:
         ):
             directory = directory_lib.RunDirectory(directory)
         self._directory = directory
-        self._config: dict[str, Any] = {}
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
@@ -215,7 +207,7 @@ class Rounds:
                 self._begin(directory)
                 self._restore(directory)
                 if not self._is_done:
-                    directory.go_on(self._config, run.rounds_done)
+                    directory.add_code(identity.code(self._settings))
             for callback in self._callbacks:
                 callback.on_start(run)
             yield from run.rows
@@ -235,24 +227,15 @@ class Rounds:
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
         """Checks that the run there, if any, is this one, and takes the directory."""
-        found: dict[str, Any] = {**self._functions}
+        parts: dict[str, str] = {}
         for each in (self._training.client_data, self._training.evaluate):
-            found.update(getattr(each, "digests", {}))
-        if process_digest.NAME not in self._settings:
-            digest = process_digest.of(
-                self._training.process,
-                self._state.server,
-                but_rates=bool(self._settings.get("client_learning_rates")),
-            )
-            if digest is not None:
-                found[process_digest.NAME] = digest
-        self._settings.update(found)
+            parts.update(getattr(each, "digests", {}))
+        if parts:
+            self._settings[digests.DATA] = digests.together(parts)
         if not self._training.overwrite:
-            # The digests alone, if the settings have been compared already.
-            directory.check(found if directory.is_checked else self._settings)
-        made_with = provenance.describe(self._settings)
-        self._config = _as_json({**self._settings, **made_with})
-        directory.begin(self._config, overwrite=self._training.overwrite)
+            directory.check(self._settings)
+        config = {**self._settings, **identity.machine()}
+        directory.begin(_as_json(config), overwrite=self._training.overwrite)
 
     def _restore(self, directory: directory_lib.RunDirectory) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
@@ -270,8 +253,7 @@ class Rounds:
                 if run.total_rounds <= stopped["total_rounds"]:
                     self._stopped_early = stopped
             run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
-            changed = provenance.change(directory.config or {})
-            if changed:
+            if changed := identity.other_code(directory.config or {}):
                 run.say(changed)
             if not self._is_done:
                 # Drops the evaluation of a round that was evaluated only as the last.

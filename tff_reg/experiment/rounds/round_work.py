@@ -37,6 +37,11 @@ def check_sample_fn(sample_fn: Any) -> None:
     check_takes(sample_fn, "sample_fn", "round_num,client_ids")
 
 
+def name_of(function: Any) -> Optional[str]:
+    """Returns the name of a function given from Python, for `config.json`."""
+    return function and getattr(function, "__name__", type(function).__name__)
+
+
 class RoundWork:
     """Trains and evaluates rounds; all randomness follows from the seed and the round.
 

@@ -15,9 +15,9 @@ from tff_reg.experiment.rounds import (
     description,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
-    process_cache,
     progress as progress_lib,
     recorded,
+    round_work,
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
@@ -176,7 +176,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         task.model_fn,
         config,
         config.strengths,
-        mean_examples=recorded.mean_examples(task),
+        mean_examples=float(np.mean(task.client_data.client_sizes)),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
         debug_eager=config.debug_eager,
@@ -234,13 +234,13 @@ def prepare_checked(
         num_train=sum(task.client_data.client_sizes),
         num_test=len(y_test),
         num_weights=evaluation.num_weights,
-        sample_fn=of_training.get("sample_fn"),
+        sample_fn=round_work.name_of(of_training.get("sample_fn")),
     )
     title, subtitle = description.plot_texts(config)
     for line in [*header, *_remarks(config, task.client_data, y_test)]:
         progress.say(line)
     return Training(
-        _process(checked, task),
+        _process(config, task),
         task.client_data,
         total_rounds=config.total_rounds,
         clients_per_round=config.clients_per_round,
@@ -299,32 +299,25 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     return task
 
 
-def _process(checked: CheckedRun, task: Any) -> Process:
-    """Returns the process of a run, from the cache if possible."""
-    config = checked.config
+def _process(config: ResolvedConfig, task: Any) -> Process:
+    """Returns the process of a run."""
     # Upper bound of a client's weight: all clients' examples, and one batch more.
     most = float(config.local_epochs) * (
         sum(task.client_data.client_sizes) + config.batch_size
     )
 
-    def build() -> Process:
-        return build_process(
-            config,
-            task,
-            model_aggregator=training.aggregators.build_model_aggregator(
-                **config.aggregation(),
-                clients_per_round=config.clients_per_round,
-                largest_weight=1 if config.client_weighting == "uniform" else most,
-            ),
-            metrics_aggregator=training.aggregators.build_metrics_aggregator(
-                config.aggregator
-            ),
-        )
-
-    # It is not known on what the processes of third-party tasks depend.
-    if checked.tasks is not lazy.tasks:
-        return build()
-    return process_cache.process(checked, task, build)
+    return build_process(
+        config,
+        task,
+        model_aggregator=training.aggregators.build_model_aggregator(
+            **config.aggregation(),
+            clients_per_round=config.clients_per_round,
+            largest_weight=1 if config.client_weighting == "uniform" else most,
+        ),
+        metrics_aggregator=training.aggregators.build_metrics_aggregator(
+            config.aggregator
+        ),
+    )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment.config import provenance, run_config as config_lib
+from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
@@ -191,7 +191,7 @@ class Batch:
         for number, why in self._all(work, self._planned, begin):
             run = self._planned[number]
             if run.is_finished:
-                changed = provenance.change(
+                changed = identity.other_code(
                     directory.RunDirectory(run.directory).config or {}
                 )
                 told = f"{result(run)}. {changed}" if changed else result(run)
