@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = ROOT / "docs" / "pages"
 # What a line that is a command begins with; others are what commands print.
-_PROGRAMS = r"bin/|tff-reg |curl |uv |pip |export |[A-Z_]+=\S+ "
+_PROGRAMS = r"xargs |sbatch |bin/|tff-reg |curl |uv |pip |export |[A-Z_]+=\S+ "
 
 
 def files():

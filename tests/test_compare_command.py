@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,8 +11,8 @@ import time
 
 import pytest
 
-from tests import commands, slurm
-from tests.experiment import finished
+from tests import commands
+from tests.experiment import finished as finished_runs
 from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.commands import compare
@@ -32,7 +33,6 @@ NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
 FILES = ["curves.csv", "curves.pdf", "curves.png"]
 FILES += ["table.csv", "table.md", "table.tex"]
 COMPARE = "tff_reg.commands.compare"
-IN_RAY = (pytest.mark.slow, pytest.mark.xdist_group("test_ray"))
 
 
 def is_run(pid):
@@ -366,17 +366,11 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     assert "averages_all_clients" in line and not list((tmp_path / "f").glob("*"))
 
 
-@pytest.fixture
-def on(tmp_path, monkeypatch):
-    """`on(PLACE)`: the flags for jobs there."""
-    slurm.install(tmp_path / "slurm", monkeypatch)
-    return lambda place: ["--jobs=2", f"--jobs_on={place}"]
-
-
-@pytest.mark.parametrize("place", ["slurm", pytest.param("ray", marks=IN_RAY)])
-def test_ctrl_c_ends_the_jobs_elsewhere(on, tmp_path, place):
-    arguments = [*FOUR_RUNS, *on(place), f"--output_dir={tmp_path / 'd'}"]
-    environment, process = start(arguments)
+@pytest.mark.slow
+@pytest.mark.xdist_group("test_ray")
+def test_ctrl_c_ends_tasks_of_ray(tmp_path):
+    flags = ["--jobs=2", "--jobs_on=ray", f"--output_dir={tmp_path / 'd'}"]
+    environment, process = start([*FOUR_RUNS, *flags])
 
     def is_time():
         return any(map(is_run, commands.processes_with(environment)))
@@ -387,48 +381,35 @@ def test_ctrl_c_ends_the_jobs_elsewhere(on, tmp_path, place):
         f"Interrupted: 0 of 4 runs are finished in {tmp_path / 'd'}, and the same"
         " command goes on from there.\n"
     )
-    assert not list((tmp_path / "d").glob("slurm-*"))
     deadline = time.monotonic() + 60
     while commands.processes_with(environment):
         assert time.monotonic() < deadline
 
 
+def test_listed_commands_are_the_unfinished_runs(copied, no_tensorflow):
+    directory, arguments = copied
+    shutil.rmtree(directory / NAMES[3])
+    done = no_tensorflow(COMPARE, *arguments, "--list_commands")
+    (line,) = done.stdout.splitlines()
+    env, threads, *command = shlex.split(line)
+    assert env == "env" and threads.startswith("TF_NUM_INTRAOP_THREADS=")
+    start = commands.command_of("run")
+    assert command[: len(start)] == start
+    assert {"--process=fedprox", "--seed=1", *TINY} <= {*command}
+    assert f"--output_dir={directory / NAMES[3]}" in command
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["local", "slurm", pytest.param("ray", marks=IN_RAY)])
-def test_a_job_that_is_killed_goes_on_with_the_same_command(
-    compared, on, tmp_path, place
-):
-    arguments = [
-        "--processes=fedavg,fedprox",
-        *TINY,
-        *on(place),
-        f"--output_dir={tmp_path / 'd'}",
-    ]
-    environment, process = start(arguments)
-    try:
-        found = []
-        while len(found) < 2 and process.poll() is None:
-            found = [p for p in commands.processes_with(environment) if is_run(p)]
-        # At the same time, each on cores of its own where there are two.
-        cores = [os.sched_getaffinity(pid) for pid in found]
-        assert len(found) == 2
-        assert len(os.sched_getaffinity(0)) < 2 or not cores[0] & cores[1]
-        os.kill(found[0], signal.SIGKILL)
-        output, _ = process.communicate(timeout=commands.PATIENCE_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 1
-    assert output.count("failed (killed by SIGKILL)") == 1
-    assert output.splitlines()[-1].startswith("bin/compare: 1 of 2 runs failed (")
-    # One after another, since all of them would be in this process.
-    alone = [*arguments, "--jobs=1", "--jobs_on=local"]
-    again = commands.call(compare.main, *alone, executor=commands.InThisProcess())
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.count("finished before") == 1
+def test_listed_commands_give_the_numbers_of_one_after_another(compared, tmp_path):
+    directory = tmp_path / "a folder"
+    flags = ["--processes=fedavg,fedprox", *TINY, f"--output_dir={directory}"]
+    listed = commands.call(compare.main, *flags, "--list_commands").stdout
+    xargs = ["xargs", "-P", "2", "-L", "1", "env"]
+    subprocess.run(xargs, input=listed, text=True, check=True)
+    assert commands.call(compare.main, *flags).stdout.count("finished before") == 2
     for name in NAMES[:2]:
-        ours, alone = (
-            finished.rows(folder / name / "metrics.csv")
-            for folder in (tmp_path / "d", compared["directory"])
+        ours, theirs = (
+            finished_runs.rows(folder / name / "metrics.csv")
+            for folder in (directory, compared["directory"])
         )
-        assert ours == alone
+        assert ours == theirs

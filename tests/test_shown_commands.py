@@ -29,8 +29,11 @@ ELSEWHERE = {
     "PYTHONPATH=$PWD .venv/bin/ray start": "test_ray_cluster.py",
     "bin/run --process=fedalign --runtime=ray --ray_address": "test_ray_cluster.py",
     "export RAY_AUTH_MODE=token": "a setting of Ray's own",
-    "bin/compare --processes=fedavg,fedalign --seeds=0,1,2 --output_dir=runs/c --jobs=6"
-    " --jobs_on=": "experiment/test_cluster_jobs.py",
+    "bin/compare --processes=fedavg,fedalign --seeds=0,1,2 --output_dir=runs/c": (
+        "test_compare_command.py"
+    ),
+    "xargs ": "test_compare_command.py",
+    "sbatch ": "there is no SLURM",
 }
 # The runs that a page presumes.
 PRESUMED = {

@@ -216,11 +216,17 @@ def main(argv, stop, executor=None):
             else:
                 grid = tuning.parse(given.grid)
                 tuner = tuning.Tuning(common, grid, **asked)
-        executor = executor or several.executor(given, given.output_dir)
+        executor = executor or several.executor(given)
         first = tuner.planned if tuner else planned
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
+    if given.list_commands:
+        if tuner and not done.missing:
+            planned = tuner.plan(tuner.best(done.finished))
+            done = several.begin(given, planned, stop, executor)
+        several.print_commands(done)
+        return
     if common is not None:
         print_protocol(common, given.processes, grid)
     failed, tuned, lost = [], None, []

@@ -132,13 +132,16 @@ def main(argv, stop, executor=None):
         return
     try:
         made, output_dir = plan(given, words[0])
-        executor = executor or several.executor(given, made.runs_dir)
+        executor = executor or several.executor(given)
         files.check_writable(output_dir, "output_dir")
         done = several.begin(given, made.planned, stop, executor, made.runs_dir)
     except artifacts.UnknownArtifactError as error:
         fail(f"{error} --list names them all.")
     except ValueError as error:
         fail(error)
+    if given.list_commands:
+        several.print_commands(done)
+        return
     for text in made.protocols():
         print(*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), "", sep="\n")
     with several.carried_out(done, fail):

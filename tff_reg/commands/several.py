@@ -8,7 +8,7 @@ import signal
 from tff_reg import files
 from tff_reg.commands import START, command_line
 from tff_reg.experiment.report import finished_runs
-from tff_reg.experiment.series import batch, cluster_jobs, jobs
+from tff_reg.experiment.series import batch, jobs, ray_tasks
 from tff_reg.settings import SettingError
 
 
@@ -40,22 +40,24 @@ def requested(given):
     return found
 
 
-def executor(given, where):
-    """Returns the executor that the flags choose; None for this machine alone.
-
-    Raises:
-      SettingError: If a flag does not apply to the executor.
-      UnreachableError: If no job can run there.
-    """
+def executor(given):
+    """Returns the executor that the flags choose; None for this machine alone."""
     values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
     for each in jobs.SETTINGS:
         value, why_not = given[each.name].value, each.why_not_beside(values)
         if value is not None and why_not:
             raise SettingError(each.name, value, why_not)
-    if given.overwrite and values["jobs_on"] != jobs.LOCAL:
+    if values["jobs_on"] == jobs.LOCAL:
+        return None
+    if given.overwrite:
         reason = "leave it out: a job that is started again would not resume."
         raise SettingError("overwrite", True, reason)
-    return cluster_jobs.executor(values, where, given.ray_address)
+    return ray_tasks.RayTasks(
+        given.ray_address,
+        values["jobs"],
+        values["cpus_per_job"],
+        values["gpus_per_job"],
+    )
 
 
 def begin(given, planned, stop, executor=None, where=None):
@@ -101,7 +103,7 @@ def carried_out(done, fail):
             signal.pause()
     except (
         batch.WrongFlagsError,
-        cluster_jobs.UnreachableError,
+        ray_tasks.UnreachableError,
         finished_runs.ComparisonError,
     ) as error:
         done.end_line()
@@ -115,6 +117,12 @@ def carried_out(done, fail):
         fail(error, exit_code=1)
     finally:
         done.stop()
+
+
+def print_commands(done):
+    """Prints the commands of a batch's unfinished runs, one per line."""
+    for command in done.commands():
+        print(command)
 
 
 def show(directory, names):

@@ -10,9 +10,8 @@ to Python's imports. When TFF is imported on such a TensorFlow, the finder
 *   does not run the `__init__` of the packages in `BARE`: TFF needs one module of them;
 *   imports the modules of `DEFERRED` at first use, because their import takes seconds.
 
-On TensorFlow 2.14, which TFF pins, it only checks the versions. TFF behaves the same
-if a program imports it before `tff_reg`: our package puts `tff_reg.pth` beside itself,
-which loads this finder when TFF is imported.
+On TensorFlow 2.14, which TFF pins, it only checks the versions. A program has to
+import `tff_reg` before TFF.
 
 `tff_reg.seam.internals` holds all uses of TFF's inner modules. All other modules use
 TFF's public names, from `tff_reg.lazy`. A later TFF, whose language is another package

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,6 +150,22 @@ class Batch:
         planned = enumerate(self._planned)
         return [run.name for number, run in planned if number not in self._finished]
 
+    def _command(self, planned: PlannedRun) -> list[str]:
+        more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
+        return [*self._start, "run", *more, *as_flags(planned.asked)]
+
+    def commands(self) -> list[str]:
+        """Returns the command of each unfinished run, as a line for a shell.
+
+        It sets the number of threads of this machine, which changes the last bits.
+        """
+        threads = [f"{name}={value}" for name, value in jobs_lib.threads().items()]
+        return [
+            shlex.join(["env", *threads, *self._command(run)])
+            for run in self._planned
+            if not run.is_finished
+        ]
+
     def run_one(self, planned: PlannedRun) -> Optional[str]:
         """Carries out a run; returns None, or why it failed, in one line.
 
@@ -158,9 +175,7 @@ class Batch:
             wrong flags.
         """
         is_first, self._is_first = self._is_first, False
-        more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
-        command = [*self._start, "run", *more, *as_flags(planned.asked)]
-        status, said = self._executor.execute(command)
+        status, said = self._executor.execute(self._command(planned))
         if status == _WRONG_FLAGS and is_first:
             raise WrongFlagsError(said)
         if status == 0 and planned.result() is None:

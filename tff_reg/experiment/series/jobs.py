@@ -1,14 +1,12 @@
-"""The executors of a series' commands: processes of this machine, or a cluster.
+"""The executor of a series' commands in processes of this machine.
 
-Jobs that run side by side share the GPUs and the cores; the cores of a job that ends go
-to the others. Each has as many threads per operation as a single job, so that their
-bytes are the same. `cluster_jobs` has the executors for clusters. All executors
+Jobs side by side share the GPUs. Each has as many threads per operation as a single
+job, so that their bytes are the same. `ray_tasks` has the executor for a cluster. Both
 `execute` commands, in one thread per job, until `stop` is called.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import re
@@ -18,15 +16,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from tff_reg.runtime import devices
 from tff_reg.settings import Setting
 
-# Where jobs run.
-LOCAL, SLURM, RAY = PLACES = ("local", "slurm", "ray")
-_ON_CLUSTERS = {"jobs_on": (SLURM, RAY)}
+LOCAL, RAY = PLACES = ("local", "ray")
+_IN_RAY = {"jobs_on": (RAY,)}
 JOBS = Setting(
     "jobs",
     int,
@@ -35,41 +32,33 @@ JOBS = Setting(
     " on their number",
     minimum=1,
 )
+LIST_COMMANDS = Setting(
+    "list_commands",
+    bool,
+    False,
+    "prints the commands of the unfinished runs, one per line, instead of running them",
+)
 SETTINGS = (
     JOBS,
     Setting(
         "jobs_on",
         str,
         LOCAL,
-        "this machine, jobs of SLURM (submitted from here), or tasks of Ray"
-        " (--ray_address)",
+        "where runs take place: on this machine, or as tasks of Ray (--ray_address)",
         choices=PLACES,
     ),
     Setting(
-        "cpus_per_job",
-        int,
-        1,
-        "SLURM, Ray: cores of a run",
-        minimum=1,
-        only_with=_ON_CLUSTERS,
+        "cpus_per_job", int, 1, "Ray: cores of a run", minimum=1, only_with=_IN_RAY
     ),
     Setting(
         "gpus_per_job",
         float,
         0.0,
-        "SLURM, Ray: GPUs of a run",
+        "Ray: GPUs of a run; may be a fraction",
         minimum=0,
-        only_with=_ON_CLUSTERS,
+        only_with=_IN_RAY,
     ),
-    Setting(
-        "sbatch",
-        str,
-        (),
-        "SLURM: options of sbatch, such as partition=gpu,time=4:00:00,mem=16G",
-        placeholder="NAME=VALUE",
-        is_tuple=True,
-        only_with={"jobs_on": (SLURM,)},
-    ),
+    LIST_COMMANDS,
 )
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -83,16 +72,14 @@ INTERRUPTED = {
     for status in (128 + number, -number)
 }
 
-# Runs as `python -c`: asks to be killed when its parent ends, binds itself to its cores
-# and becomes the run. Ignores SIGUSR2, by which a cluster announces its time limit.
-_BIND_AND_EXECUTE = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-if sys.argv[2]:
-    os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+# Runs as `python -c`: asks to be killed when its parent ends (Linux), and becomes the
+# run. A run that outlived its parent would hold its directory.
+_EXECUTE = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 if os.getppid() == int(sys.argv[1]):  # else we were too late
-    os.execv(sys.argv[3], sys.argv[3:])
+    os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -113,8 +100,7 @@ class ChildProcesses:
         Args:
           is_watched: Whether to show the commands' output; if not, it is dropped, and
             `execute` returns the last line of errors.
-          jobs: Number of threads that may `execute` at a time; their commands share
-            the cores and the GPUs.
+          jobs: Number of threads that may `execute` at a time.
         """
         self._is_watched = is_watched
         self._jobs = jobs
@@ -140,17 +126,14 @@ class ChildProcesses:
                 place = self._free.pop()
                 process = start(
                     command,
-                    "",
                     env=self._environment(place),
                     **({} if self._is_watched else quiet),
                 )
                 self._processes.append(process)
-                self._share_cores()
             status = process.wait()
             with self._lock:
                 self._processes.remove(process)
                 self._free.append(place)
-                self._share_cores()
                 if self._is_stopped:
                     # Whatever the status: an interpreter that is interrupted during
                     # its start has another exit status.
@@ -160,27 +143,13 @@ class ChildProcesses:
             raise Interrupted(INTERRUPTED[status])
         return status, said
 
-    def _share_cores(self) -> None:
-        """Divides the cores among the running commands, after a start or an end."""
-        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
-            return
-        cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
-        for index, process in enumerate(self._processes):
-            share = [*map(int, _part(cores, index, len(self._processes)))]
-            shared: set[int] = set()
-            # Repeats until no new thread has started meanwhile.
-            while others := {*_threads_under(process.pid)} - shared:
-                for thread in others:
-                    with contextlib.suppress(OSError):  # The thread has just ended.
-                        os.sched_setaffinity(thread, share)
-                shared |= others
-
     def _environment(self, place: int) -> Optional[dict[str, str]]:
         if self._jobs == 1:
             return None
         environment = {**os.environ, **threads()}
         if gpus := _gpus():
-            environment[_VISIBLE_GPUS] = ",".join(_part(gpus, place, self._jobs))
+            own = gpus[place :: self._jobs] or [gpus[place % len(gpus)]]
+            environment[_VISIBLE_GPUS] = ",".join(own)
         return environment
 
     def stop(self) -> None:
@@ -198,20 +167,6 @@ class ChildProcesses:
                 process.kill()
 
 
-def _part(all_of_them: list[str], place: int, number: int) -> list[str]:
-    """Returns one job's share of the cores or GPUs."""
-    return all_of_them[place::number] or [all_of_them[place % len(all_of_them)]]
-
-
-def _threads_under(pid: int) -> Iterator[int]:
-    """Yields the threads of a process and of its descendants."""
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
-        yield int(task.name)
-        with contextlib.suppress(OSError):
-            for child in (task / "children").read_text().split():
-                yield from _threads_under(int(child))
-
-
 def _gpus() -> list[str]:
     """Returns the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     given = os.environ.get(_VISIBLE_GPUS)
@@ -220,31 +175,14 @@ def _gpus() -> list[str]:
     return [name for name in given.split(",") if name]
 
 
-def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Popen:
-    """Starts a command, which is killed when the calling thread ends.
-
-    Args:
-      command: The command and its arguments.
-      cores: Numbers of the cores that it may use, joined by commas; empty for all.
-      **options: Arguments of `subprocess.Popen`.
-    """
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
-            str(os.getpid()),
-            cores,
-            *command,
-        ],
-        stdin=subprocess.DEVNULL,
-        **options,
-    )
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
+    """Starts a command, which is killed when the calling thread ends."""
+    starter = [sys.executable, "-I", "-S", "-c", _EXECUTE, str(os.getpid())]
+    return subprocess.Popen([*starter, *command], stdin=subprocess.DEVNULL, **options)
 
 
 def threads() -> dict[str, str]:
-    """Returns the environment variable of TensorFlow's threads per operation.
-
-    It does not depend on a job's share of the cores, since it changes the last bits.
-    """
+    """Returns the variable of TensorFlow's threads, which change the last bits."""
     name = "TF_NUM_INTRAOP_THREADS"  # `tff_reg.runtime` leaves it as it is.
     return {name: os.environ.get(name, str(devices.threads_for_an_operation()))}
 
