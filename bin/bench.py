@@ -15,10 +15,11 @@ if __name__ == "__main__":
     STOP = interruption.Interruption()
     STOP.take_over()
 
+from absl import flags
+
 from benchmarks.shared import subject
 from tff_reg import files, quiet
 from tff_reg.commands import command_line
-from tff_reg.lazy import flags
 from tff_reg.settings import SettingError
 
 _COMMAND = "bin/bench"
@@ -29,14 +30,13 @@ def fail(message):
     command_line.fail(message, command=_COMMAND)
 
 
-def _help(argv):
-    del argv
+def _usage():
     parts = [each.help for each in subject.find().values()]
     parts.append("All print a table, and --json writes what they found to a file.")
     return "\n\n".join(parts)
 
 
-@command_line.command(_help)
+@command_line.command
 def main(argv, stop):
     """Runs the benchmark that is named."""
     stop.say(lambda: "nothing was written")
@@ -48,7 +48,7 @@ def main(argv, stop):
     named = [word for word in argv if word in subjects][:1]
     for name in named:
         subjects[name].define_flags(given)
-    words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
+    words = command_line.parse(argv, given, _usage(), takes_words=True)
     if not named or words != named:
         found = " ".join(words) or "nothing"
         fail(

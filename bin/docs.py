@@ -14,30 +14,35 @@ if __name__ == "__main__":
     STOP = interruption.Interruption()
     STOP.take_over()
 
+from absl import flags
+
 from tff_reg import files
 from tff_reg.commands import command_line
-from tff_reg.lazy import flags, sphinx_build
+from tff_reg.lazy import sphinx_build
 from tff_reg.methods import cards
-from tff_reg.settings import SettingError
+from tff_reg.settings import Setting, SettingError
 
 _COMMAND = "bin/docs"
 SOURCES = ROOT / "docs"
 README = ROOT / "README.md"
 _TABLE_BEGINS = "<!-- bin/docs --readme writes this table. -->"
 _TABLE_ENDS = "<!-- The table ends. -->"
-_HELP = """\
+_USAGE = """\
 bin/docs [--output_dir=DIR]
   Builds the site; DIR/index.html is its first page. Exit code 1 if Sphinx warns of
-  anything.
+  anything. An older site in DIR is replaced.
 
 bin/docs --links
   Asks all addresses that the site names whether they are there.
 
 bin/docs --readme
-  Writes the README's table of methods anew, which follows from their files.
-
-  --output_dir=DIR        where to; an older site there is replaced
-                          [docs/site of this repository]"""
+  Writes the README's table of methods, which follows from their files.
+"""
+_SETTINGS = (
+    Setting("output_dir", str, str(SOURCES / "site"), "where to build the site"),
+    Setting("links", bool, False, "only the addresses"),
+    Setting("readme", bool, False, "only the README's table"),
+)
 
 
 def is_free(output_dir):
@@ -74,15 +79,13 @@ def with_table_of_methods(text):
     return "\n".join([before + _TABLE_BEGINS, *table, _TABLE_ENDS + after])
 
 
-@command_line.command(_HELP)
+@command_line.command
 def main(argv, stop):
     """Builds the site where the flags say."""
     stop.say(lambda: "there is no new site")
     given = flags.FlagValues()
-    flags.DEFINE_string("output_dir", str(SOURCES / "site"), "Directory.", given)
-    flags.DEFINE_bool("readme", False, "Only the README's table.", given)
-    flags.DEFINE_bool("links", False, "Only the addresses.", given)
-    command_line.parse(argv, given, command=_COMMAND)
+    command_line.define_flags(given, _SETTINGS)
+    command_line.parse(argv, given, _USAGE)
     if given.readme:
         text = with_table_of_methods(README.read_text("utf-8"))
         files.write_text(README, text)
@@ -92,7 +95,7 @@ def main(argv, stop):
             if build("linkcheck", pathlib.Path(report)):
                 raise command_line.Ended(1)
         return
-    output_dir = pathlib.Path(given.output_dir)
+    output_dir = pathlib.Path(given.output_dir or SOURCES / "site")
     if not is_free(output_dir):
         command_line.fail(
             f"--output_dir={output_dir} has something else in it; give another one.",

@@ -270,8 +270,7 @@ def flags_page():
     parts = [
         "# All flags",
         "The flags of `bin/run`, which `bin/compare` and `bin/reproduce` take as well."
-        " `--help=all` prints them; `bin/run --process=NAME --help=all` prints a"
-        " method's default values. In Python they are arguments of `tff_reg.run`.",
+        " `--helpfull` prints them. In Python they are arguments of `tff_reg.run`.",
     ]
     for group, flags in groups.items():
         rows = [[_flag(each), _cell(each.help), _choices(each)] for each in flags]

@@ -72,7 +72,7 @@ def test_runs_have_flags_that_exist():
         command_line.define_flags(given)
         words = [word for word in run.split() if "=" in word and "$" not in word]
         assert words or "$" in run
-        command_line.parse(words, given)
+        command_line.parse(words, given, "bin/run")
 
 
 def test_an_array_job_runs_its_line(tmp_path):

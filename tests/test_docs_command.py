@@ -140,11 +140,11 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
 @pytest.mark.parametrize(
     "flag, message",
     [
-        ("docs", "docs is not a flag; --help lists them."),
+        ("docs", "docs is not a flag; --helpfull lists them."),
         (
             "--output=x",
-            "--output: there is no such flag (did you mean --output_dir?); --help lists"
-            " them.",
+            "--output: there is no such flag (did you mean --output_dir?);"
+            " --helpfull lists them.",
         ),
         (
             "--output_dir=/proc/x",

@@ -31,14 +31,12 @@ def installed(tmp_path_factory):
         yield process.call
 
 
-def test_help_has_its_flags_and_its_papers_settings(installed):
-    told = installed("tff_reg.commands.run", "--process=anchor", "--help")
+def test_help_has_its_flags(installed):
+    told = installed("tff_reg.commands.run", "--process=anchor", "--helpfull")
     assert told.returncode == 0, told.stderr
-    lines = {line.split("=")[0].strip(): line for line in told.stdout.splitlines()}
-    assert lines["--anchor_strength"].endswith("Factor of the distance. [0.5]")
-    assert lines["--anchor_power"].endswith("Of the distance: 1, 2 [2]")
-    assert lines["--client_learning_rate"].endswith("[0.03]")
-    assert "--fedprox_strength" not in lines
+    lines = told.stdout.splitlines()
+    assert "  --anchor_strength: Factor of the distance. [0.5]" in lines
+    assert "  --anchor_power: Of the distance: 1, 2 [2]" in lines
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_one_that_cannot_be_had_is_refused_in_a_line(installed, arguments, words
 def test_ours_are_not_stopped_by_a_package(folder):
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     with commands.OtherProcess("stripes", "narrow_model", env=environment) as process:
-        told = process.call("tff_reg.commands.run", "--help=all")
+        told = process.call("tff_reg.commands.run", "--helpfull")
         assert told.returncode == 0
         listed = " ".join(told.stdout.split())
         assert "digits" in listed and "stripes" in listed and "narrow" in listed

@@ -162,12 +162,6 @@ def test_it_trains_from_an_empty_folder(installed, tmp_path):
 def test_its_other_commands_answer(installed, tmp_path):
     done = installed.run("tff-reg", "recipes", "--names", "fedmlb/table2", cwd=tmp_path)
     assert done.returncode == 0 and "fedmlb/table2/fedprox" in done.stdout
-    done = installed.run("tff-reg", "test", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == (
-        "tff-reg test: The tests belong to a clone of the repository: run bin/test "
-        "there.\n"
-    )
 
 
 def test_the_tutorials_method_is_there_when_its_package_is_installed(
@@ -179,10 +173,10 @@ def test_the_tutorials_method_is_there_when_its_package_is_installed(
     done = installed.run("pip", "install", ".", cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:]
     done = installed.run(
-        "tff-reg", "run", "--process=man+anchor", "--help", cwd=tmp_path
+        "tff-reg", "run", "--process=man+anchor", "--helpfull", cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout
-    assert "--anchor_strength=" in done.stdout and "--man_strength=" in done.stdout
+    assert "--anchor_strength:" in done.stdout and "--man_strength:" in done.stdout
     # It calls itself what was typed.
     assert "tff-reg run --process=" in done.stdout and "bin/run" not in done.stdout
     done = installed.run("tff-reg", "run", "--process=manx", cwd=tmp_path)

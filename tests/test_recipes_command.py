@@ -120,7 +120,8 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
         (["--names", "--show=man"], "--show takes the place of a PATTERN and of"),
         (
             ["--shw=man"],
-            "--shw: there is no such flag (did you mean --show?); --help lists them.",
+            "--shw: there is no such flag (did you mean --show?);"
+            " --helpfull lists them.",
         ),
     ],
 )

@@ -379,22 +379,15 @@ def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_help_needs_no_tensorflow_and_shows_the_papers_settings(no_tensorflow):
-    plain = no_tensorflow("--help=all")
-    assert plain.returncode == 0 and plain.stderr == ""
-    for name in ("process", "num_clients", "fedalign_width", "man_strength"):
-        assert f"--{name}=" in plain.stdout
-    assert "--pdb" not in plain.stdout
-    assert max(len(line) for line in plain.stdout.splitlines()) <= 88
-    assert len(no_tensorflow("--help").stdout.splitlines()) <= 30
-    chosen = no_tensorflow("--process=fedalign", "--help")
-    (epochs,) = [line for line in chosen.stdout.splitlines() if "local_epochs" in line]
-    assert epochs.endswith("[20]")
-    assert "man_strength" not in chosen.stdout
+def test_help_needs_no_tensorflow(no_tensorflow):
+    for argument in ("--help", "--helpfull"):
+        done = no_tensorflow(argument)
+        assert done.returncode == 0 and done.stderr == ""
+        assert "--process: " in done.stdout and "--pdb" not in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [("run", "--help"), ("recipes",)])
-def test_whoever_reads_may_go(arguments):
+def test_broken_pipe_exits_quietly(arguments):
     process = commands.start(*arguments, **PIPES)
     process.stdout.close()
     assert process.stderr.read() == b""

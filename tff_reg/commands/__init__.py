@@ -16,5 +16,4 @@ NAMES = (
     "analyze",
     "recipes",
     "export",
-    "test",
 )

@@ -6,6 +6,8 @@ import os
 import pathlib
 import sys
 
+from absl import flags, logging
+
 from tff_reg import files, quiet, runtime, tables
 from tff_reg.analysis import (
     cost as cost_lib,
@@ -14,17 +16,40 @@ from tff_reg.analysis import (
     plane,
     spectra,
 )
-from tff_reg.commands import analyze_help, command_line
+from tff_reg.commands import command_line
 from tff_reg.data import partition_report
 from tff_reg.experiment.config import run_config as config
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import finished_runs, trained
 from tff_reg.experiment.rounds import directory, runs
-from tff_reg.lazy import flags, logging
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, settings_of
 
 _COMMAND = "bin/analyze"
+_USAGE = """\
+bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
+  The cost of a training step of each method for a client, counted in the graph that
+  runs: 10^6 multiply-adds per example, forward and backward; 10^6 stored weights; 10^6
+  bytes received and sent per round.
+
+bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
+  The examples of each client of a run, or of the data flags of bin/run: a table, and
+  partition.csv and partition.png.
+
+bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
+  Eigenvalues of largest magnitude (lambda_max is the first, and may be negative) and
+  trace of the Hessian of the server's model, on training examples; H_N, H_D, drift and
+  agreement of the clients' models after one more round of training each.
+
+bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
+  The loss on a plane through the weights of the server's model.
+
+bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
+  Singular values of the classifier of the server's model (UniVarFL's Fig. 1).
+
+Tables are written to RUN_DIR/analysis, and pictures too; with --output_dir one picture
+of all runs is written there. hessian and landscape resume with the same command.
+"""
 
 _OWN = (
     Setting("processes", str, (), "methods or combinations", is_tuple=True),
@@ -387,12 +412,12 @@ def _where_it_stands(given):
     return f"what is done is in {where}, and the same command goes on from there"
 
 
-@command_line.command(analyze_help.TEXT)
+@command_line.command
 def main(argv, stop):
     """Runs the analysis that the arguments name."""
     values = flags.FlagValues()
     command_line.define_flags(values, _SETTINGS.values())
-    words = command_line.parse(argv, values, command=_COMMAND, takes_words=True)
+    words = command_line.parse(argv, values, _USAGE, takes_words=True)
     if len(words) != 1 or words[0] not in _SUBJECTS:
         found = " ".join(words) or "nothing"
         fail(
@@ -402,10 +427,10 @@ def main(argv, stop):
     (subject,) = words
     analyse, taken = _SUBJECTS[subject]
     given = {
-        flag: values[flag].value for flag in values if values[flag].value is not None
+        flag: values[flag].value for flag in _SETTINGS if values[flag].value is not None
     }
     for flag in given.keys() - set(taken):
-        fail(f"--{flag}: {subject} does not take it; --help lists what it does.")
+        fail(f"--{flag}: {subject} does not take it; --help says what it takes.")
     if subject in _RESUMES and "run_dir" in given:
         stop.say(functools.partial(_where_it_stands, given))
     stop.before_exit(runtime.shutdown)

@@ -1,39 +1,38 @@
 """Parts that all commands share: flags, one-line errors, help, exit codes.
 
 A command is `main(argv) -> int`, which can be called from anywhere: each call has its
-own set of flags. All of this runs before TensorFlow is loaded, and `--help` needs only
-the standard library: bin/launch asks any Python for it before anything is installed.
+own set of flags. All of this runs before TensorFlow is loaded.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import pathlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import (
-    Any,
-    NoReturn,
-    Optional,
-    Union,
-)
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NoReturn, Optional
+
+from absl import flags, logging
 
 from tff_reg import interruption, quiet, scratch, seam
-from tff_reg.experiment.config import (
-    run_config as config_lib,
-)
-from tff_reg.lazy import flags, logging
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.lazy import tasks
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError, near_names
+from tff_reg.settings import Setting, SettingError, as_text, near_names
 
-ALL_FLAGS = ("--help=all", "--helpfull")
 VERBOSITY = Setting(
-    "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
+    "verbosity",
+    int,
+    None,
+    "0 shows what TensorFlow says and tracebacks",
+    group="Others",
 )
-_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *ALL_FLAGS)
+# The heading of the flags that `--help` lists.
+_MAIN = "Flags"
 
 
 class Ended(SystemExit):
@@ -42,48 +41,35 @@ class Ended(SystemExit):
     code: int
 
 
-def command(
-    help_: Union[str, Callable[[Sequence[str]], str]],
-) -> Callable[[Callable[..., None]], Callable[..., int]]:
+def command(body: Callable[..., None]) -> Callable[..., int]:
     """Decorator that makes a command's `main` from its body.
 
     The body takes the arguments after the command's name, the `Interruption` for its
-    message and clean-up, and any keyword arguments.
-
-    Args:
-      help_: The text that `--help` prints, or a function of the arguments returning it.
-
-    Returns:
-      A decorator that returns `main(argv, stop=None, **more)`, which returns the exit
-      code and restores absl's verbosity.
+    message and clean-up, and any keyword arguments. `main(argv, stop=None, **more)`
+    returns the exit code and restores absl's verbosity.
     """
 
-    def decorate(body: Callable[..., None]) -> Callable[..., int]:
-        @functools.wraps(body)
-        def main(
-            argv: Sequence[str],
-            stop: Optional[interruption.Interruption] = None,
-            **more: Any,
-        ) -> int:
-            try:
-                _load_plugins(argv)
-                answer_help(argv, help_)
-                before = logging.get_verbosity()
-                try:
-                    body(argv, stop or interruption.Interruption(), **more)
-                finally:
-                    logging.set_verbosity(before)
-            except Ended as end:
-                return end.code
-            except seam.UnfitError as error:
-                # The fault of an installed package, not of the arguments.
-                print(f"tff_reg: {error}", file=sys.stderr)
-                return 2
-            return 0
+    @functools.wraps(body)
+    def main(
+        argv: Sequence[str],
+        stop: Optional[interruption.Interruption] = None,
+        **more: Any,
+    ) -> int:
+        before = logging.get_verbosity()
+        try:
+            _load_plugins(argv)
+            body(argv, stop or interruption.Interruption(), **more)
+        except Ended as end:
+            return end.code
+        except seam.UnfitError as error:
+            # The fault of an installed package, not of the arguments.
+            print(f"tff_reg: {error}", file=sys.stderr)
+            return 2
+        finally:
+            logging.set_verbosity(before)
+        return 0
 
-        return main
-
-    return decorate
+    return main
 
 
 def _load_plugins(argv: Sequence[str]) -> None:
@@ -91,27 +77,15 @@ def _load_plugins(argv: Sequence[str]) -> None:
 
     A file that cannot be loaded is reported later, when the command reads its flags.
     """
-    catalogue.load_named(argv)
     try:
-        for word in written_out(argv):
+        words = flags.FlagValues().read_flags_from_files(list(argv))
+        catalogue.load_named(words)
+        for word in words:
             name, _, files = word.lstrip("-").partition("=")
             if name == "plugin" and word.startswith("-"):
                 config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
-    except ValueError:
+    except (flags.Error, ValueError):
         return  # The command itself reports the error.
-
-
-def answer_help(
-    argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
-) -> None:
-    """Prints a command's help if an argument asks for it; `help_` is as for `command`.
-
-    Raises:
-      Ended: If the help was printed.
-    """
-    if any(argument in _HELP_FLAGS for argument in argv):
-        print(as_typed(help_ if isinstance(help_, str) else help_(argv)))
-        raise Ended(0)
 
 
 def execute(
@@ -152,15 +126,15 @@ def be_quiet(given: flags.FlagValues) -> bool:
     return verbose
 
 
-class _Reader:
-    """Parser of a setting's flag, for absl."""
-
-    syntactic_help = ""
+class _Reader(flags.ArgumentParser):
+    """Parser of a setting's flag."""
 
     def __init__(self, setting: Setting):
         self._setting = setting
 
     def parse(self, text: str) -> Any:
+        if self._setting.type is str:  # No shell expands it in `--data_dir=~/data`.
+            text = ",".join(map(os.path.expanduser, text.split(",")))
         return self._setting.read(text)
 
     def flag_type(self) -> str:
@@ -168,17 +142,85 @@ class _Reader:
 
 
 def define_flags(
-    flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
+    given: flags.FlagValues,
+    settings: Optional[Iterable[Setting]] = None,
+    key: Container[str] = (),
 ) -> None:
-    """Defines a flag per setting; by default for a run's settings and `VERBOSITY`.
+    """Defines a flag per setting. A flag that is not given is None.
 
-    A flag that is not given is None.
+    Args:
+      given: The set of flags.
+      settings: The settings; by default those of a run and `VERBOSITY`.
+      key: The names of settings that `--help` lists, beside those without a group.
     """
     for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
-        reader: Any = _Reader(each)
-        flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
-        flags.DEFINE_flag(flag, flag_values)
+        flag = flags.Flag(
+            _Reader(each), None, each.name, None, _help(each), boolean=is_truth
+        )
+        flags.DEFINE_flag(flag, given, module_name=each.group or _MAIN)
+        if each.name in key:
+            given.register_key_flag_for_module(_MAIN, flag)
+    for alias, name in (("method", "process"), ("methods", "processes")):
+        if name in given and alias not in given:
+            flags.DEFINE_alias(alias, name, given, module_name="Others")
+
+
+def _help(setting: Setting) -> str:
+    choices = {"process": catalogue.names, "task": tasks.names}.get(setting.name)
+    listed = choices() if choices else setting.choices
+    text = setting.help
+    if listed:
+        text = f"{text.removesuffix('.')}: {', '.join(map(str, listed))}"
+    if setting.default not in (None, (), False, dataclasses.MISSING):
+        text += f" [{as_text(setting.default)}]"
+    return text
+
+
+def parse(
+    argv: Sequence[str],
+    given: flags.FlagValues,
+    usage: str,
+    *,
+    takes_words: bool = False,
+) -> list[str]:
+    """Parses the arguments after a command's name; returns those that are no flags.
+
+    Args:
+      argv: The arguments.
+      given: The set of flags.
+      usage: The text that `--help` prints above the flags; begins with the command.
+      takes_words: Whether arguments that are no flags are allowed.
+
+    Raises:
+      Ended: After the help, or if the flags are wrong (exit code 2).
+    """
+    command = usage.split()[0]
+    flags.DEFINE_bool("help", False, "Prints the main flags.", given, short_name="h")
+    flags.DEFINE_bool("helpfull", False, "Prints all flags.", given)
+    try:
+        words = given([command, *argv])[1:]
+    except flags.UnrecognizedFlagError as error:
+        name, near = error.flagname, near_names(error.flagname, list(given), "--")
+        fail(
+            f"--{name}: there is no such flag{near}; --helpfull lists them.",
+            command=command,
+        )
+    except (flags.Error, ValueError) as error:
+        # absl raises its own error while it handles a SettingError.
+        cause = error.__context__
+        fail(cause if isinstance(cause, SettingError) else error, command=command)
+    if given.help or given.helpfull:
+        listed = given.module_help(_MAIN)
+        if given.helpfull:
+            listed = given.get_help(include_special_flags=False)
+        print(as_typed(f"{usage.strip()}\n{listed.rstrip()}"))
+        if not given.helpfull:
+            print("\n--helpfull lists all flags.")
+        raise Ended(0)
+    if words and not takes_words:
+        fail(f"{words[0]} is not a flag; --helpfull lists them.", command=command)
+    return words
 
 
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
@@ -234,82 +276,3 @@ def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoRetur
     """
     print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
     raise Ended(exit_code)
-
-
-def parse(
-    argv: Sequence[str],
-    given: flags.FlagValues,
-    *,
-    command: str = "bin/run",
-    takes_words: bool = False,
-) -> list[str]:
-    """Parses the arguments after a command's name; returns those that are no flags.
-
-    Raises:
-      Ended: If the flags are wrong (exit code 2); the message begins with `command`.
-    """
-    lists = "--help=all" if "scale" in given else "--help"
-    try:
-        named = [own_name(word, given) for word in written_out(argv)]
-        words = given([command, *named])[1:]
-    except flags.UnrecognizedFlagError as error:
-        name, near = error.flagname, near_names(error.flagname, list(given), "--")
-        fail(
-            f"--{name}: there is no such flag{near}; {lists} lists them.",
-            command=command,
-        )
-    except (flags.Error, ValueError) as error:
-        # absl raises its own error while it handles a SettingError.
-        cause = error.__context__
-        fail(cause if isinstance(cause, SettingError) else error, command=command)
-    if words and not takes_words:
-        fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
-    return words
-
-
-def written_out(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with flag files replaced by their lines, and `~` expanded.
-
-    Raises:
-      SettingError: If a flag file cannot be read, or names itself.
-    """
-    return [
-        # No shell expands it in `--output_dir=~/runs`, or in a file.
-        re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
-        if word.startswith("-")
-        else word
-        for word in _with_flag_files(iter(argv))
-    ]
-
-
-def own_name(word: str, names: Container[str]) -> str:
-    """Replaces `--method` in an argument by `--process`, if only that is a flag."""
-    for other, own in (("method", "process"), ("methods", "processes")):
-        if own in names and other not in names:
-            word = re.sub(rf"^(--?){other}(?==|$)", rf"\1{own}", word)
-    return word
-
-
-def _with_flag_files(
-    words: Iterator[str], within: tuple[str, ...] = ()
-) -> Iterator[str]:
-    for word in words:
-        name, is_whole, path = word.lstrip("-").partition("=")
-        if name != "flagfile" or not word.startswith("-"):
-            yield word
-            continue
-        path = os.path.expanduser(path if is_whole else next(words, ""))
-        if os.path.realpath(path) in within:
-            raise SettingError("flagfile", path, "it names itself.")
-        try:
-            with open(path, encoding="utf-8") as file:
-                lines = [line.strip() for line in file]
-        except OSError as error:
-            reason = f"it cannot be read ({error.strerror})."
-            raise SettingError("flagfile", path, reason) from error
-        except ValueError as error:
-            raise SettingError("flagfile", path, "it is no text file.") from error
-        yield from _with_flag_files(
-            iter([line for line in lines if line and line[0] not in "#/"]),
-            (*within, os.path.realpath(path)),
-        )

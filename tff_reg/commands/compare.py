@@ -1,4 +1,4 @@
-"""Runs methods with several seeds and tabulates them; see `bin/compare --help`.
+"""Runs methods with several seeds and tabulates them: `bin/compare`.
 
 The command line of `tff_reg.experiment.series`, which plans and carries out the runs,
 and of `tff_reg.experiment.compare`, which makes the table.
@@ -7,8 +7,10 @@ and of `tff_reg.experiment.compare`, which makes the table.
 import functools
 import pathlib
 
+from absl import flags
+
 from tff_reg import experiment, files
-from tff_reg.commands import command_line, help_texts, several
+from tff_reg.commands import command_line, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import comparison, finished_runs, protocol, table
 from tff_reg.experiment.series import (
@@ -18,7 +20,6 @@ from tff_reg.experiment.series import (
     sensitivity,
     tuning,
 )
-from tff_reg.lazy import flags
 from tff_reg.settings import Setting, SettingError
 
 _COMMAND = "bin/compare"
@@ -46,38 +47,25 @@ _OF_TABLES = (
     "target_model",
     "output_dir",
 )
-_HELP = """\
+_USAGE = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
 bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]
 
 Runs every method with every seed under one protocol, and writes a table and a figure as
 papers have them. The same command again resumes: finished runs are not repeated. Failed
-runs are named, and the table has the others.
+runs are named, and the table has the others. In DIR:
 
-{own}
-  --output_dir=DIR                directory of the runs (DIR/NAME-seedN) and results:
-                                  table.csv    one row per method: means and sample
-                                               standard deviations (n - 1) over the
-                                               seeds; no deviations with one seed
-                                  table.md     table.csv in percent, the best in bold
-                                  table.tex    table.md for LaTeX (booktabs)
-                                  curves.png   test accuracy by round, with bands of
-                                               one standard deviation; and curves.pdf
-                                  curves.csv   its numbers, a row per method and round
-                                  compute.png  test accuracy by multiply-adds, with
-                                               the column mflops; and compute.pdf
-                                  grid.csv, sensitivity.png, sensitivity.pdf
-                                               with --grid: held-out accuracy of all
-                                               settings that were tried
-  --settings_of=NAME              source of the protocol's settings: the task (task) or
-                                  a method; with each, every method has its own
-                                  settings, and nothing is in bold. --recipe=NAME
-                                  replaces it [task]
+  NAME-seedN                 the runs
+  table.csv, .md, .tex       one row per method: means and sample standard deviations
+                             (n - 1) over the seeds; in .md and .tex in percent
+  curves.png, .pdf, .csv     test accuracy by round, with bands of one deviation
+  compute.png, .pdf          test accuracy by multiply-adds, with the column mflops
+  grid.csv, sensitivity.*    with --grid: held-out accuracy of all settings
 
-All other flags are those of bin/run (--help=all lists them) and apply to every run;
-hyperparameters such as --fedprox_strength apply to the methods that have them. A method
-keeps the settings that it requires, such as FedAdam's server optimiser; they are listed
-before the first run and below the table."""
+The flags of bin/run apply to every run; hyperparameters such as --fedprox_strength go
+to the methods that have them. --settings_of=NAME takes the settings that are not given
+from a method instead of the task, or with `each` from every method's own paper.
+"""
 
 fail = functools.partial(command_line.fail, command=_COMMAND)
 
@@ -86,8 +74,8 @@ def read_flags(argv):
     """Parses the flags of the command."""
     given = flags.FlagValues()
     own = [*config_lib.listed(), *_OWN, command_line.VERBOSITY]
-    command_line.define_flags(given, own)
-    command_line.parse(argv, given, command=_COMMAND)
+    command_line.define_flags(given, own, key=("output_dir", "settings_of", "recipe"))
+    command_line.parse(argv, given, _USAGE)
     for name, own in (("process", "processes"), ("seed", "seeds")):
         if given[name].value is not None:
             reason = f"give --{own}, one or several separated by commas."
@@ -193,7 +181,7 @@ def print_protocol(common, processes, grid):
     print(*protocol.of(configs, grid).lines(), "", sep="\n", flush=True)
 
 
-@command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
+@command_line.command
 def main(argv, stop, executor=None):
     """Plans the runs, carries them out and tabulates them.
 

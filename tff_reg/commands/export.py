@@ -1,34 +1,27 @@
-"""Exports a run's model as a SavedModel; see `bin/export --help`.
+"""Exports a run's model as a SavedModel: `bin/export`.
 
 The command line of `tff_reg.experiment.report.export`.
 """
 
+from absl import flags, logging
+
 from tff_reg import quiet
 from tff_reg.commands import command_line, several
 from tff_reg.experiment.report import export, finished_runs, trained
-from tff_reg.lazy import flags, logging
 from tff_reg.settings import Setting
 
 _COMMAND = "bin/export"
-_HELP = """\
+_USAGE = """\
 bin/export --run_dir=DIR --output=PATH
-  Writes the model of a run as a SavedModel, which TensorFlow loads without this
-  package. It maps the task's images as stored to logits; preprocessing is included.
 
-  --run_dir=DIR           directory of the run
-  --output=PATH           directory to write; must not exist
-  --round_num=N           round of the checkpoint to export [the newest]
-  --weights=NAME          server (its model), all_clients (the mean of all clients' last
-                          models) or best (the server's in the best round, of a run
-                          with --keep_best) [server]
-
-  In PATH are also weights.npz, the weights by name, and metadata.json, the names of the
-  classes."""
-
-
+Writes the model of a run as a SavedModel, which TensorFlow loads without this package.
+It maps the task's images as stored to logits; preprocessing is included. In PATH are
+also weights.npz, the weights by name, and metadata.json, the names of the classes.
+"""
 _SETTINGS = (
-    *(Setting(name, str, None, "see above") for name in ("run_dir", "output")),
-    Setting("round_num", int, None, "of a checkpoint"),
+    Setting("run_dir", str, None, "directory of the run"),
+    Setting("output", str, None, "directory to write; must not exist"),
+    Setting("round_num", int, None, "round of the checkpoint; the newest by default"),
     finished_runs.WEIGHTS,
 )
 
@@ -38,13 +31,13 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-@command_line.command(_HELP)
+@command_line.command
 def main(argv, stop):
     """Exports the model of the run that the flags name."""
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
     command_line.define_flags(given, _SETTINGS)
-    command_line.parse(argv, given, command=_COMMAND)
+    command_line.parse(argv, given, _USAGE)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:

@@ -1,30 +1,25 @@
-"""Lists the papers' experiments; see `bin/recipes --help`.
-
-The command line of `tasks.recipes`.
-"""
+"""Lists the papers' experiments: `bin/recipes`."""
 
 import functools
 import textwrap
 
-from tff_reg.commands import command_line, help_texts
+from absl import flags
+
+from tff_reg.commands import command_line
 from tff_reg.experiment.config import run_config as config
-from tff_reg.lazy import flags
 from tff_reg.settings import Setting, as_text
 from tff_reg.tasks import recipes
 
 _COMMAND = "bin/recipes"
 _WIDTH = 88
-_HELP = """\
+_USAGE = """\
 bin/recipes [PATTERN] [--names]
 bin/recipes --show=NAME
-  Lists the cells of the papers' tables that bin/run --recipe=NAME runs, with their
-  published numbers.
 
-  PATTERN                         part of a name, such as fedalign/table2; with *, ? or
-                                  [ in it a whole name: 'fedmlb/table2/fedprox*'
-{own}"""
-
-
+Lists the cells of the papers' tables that bin/run --recipe=NAME runs, with their
+published numbers. PATTERN is part of a name, such as fedalign/table2; with *, ? or [ in
+it a whole name: 'fedmlb/table2/fedprox*'.
+"""
 _SETTINGS = (
     Setting("names", bool, False, "prints the names alone, a line each"),
     Setting(
@@ -85,13 +80,13 @@ def _wrapped(text, indent=""):
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
-@command_line.command(help_texts.with_settings(_HELP, _SETTINGS))
+@command_line.command
 def main(argv, stop):
     """Lists recipes, or shows one."""
     del stop  # There is nothing to clean up.
     given = flags.FlagValues()
     command_line.define_flags(given, _SETTINGS)
-    patterns = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
+    patterns = command_line.parse(argv, given, _USAGE, takes_words=True)
     if len(patterns) > 1:
         fail(f"{' '.join(patterns)}: give one PATTERN, in quotes if it has a * in it.")
     if given.show is not None and (patterns or given.names):

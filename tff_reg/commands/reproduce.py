@@ -1,4 +1,4 @@
-"""Reproduces a paper's table or figure; see `bin/reproduce --help`.
+"""Reproduces a paper's table or figure: `bin/reproduce`.
 
 The command line of `tff_reg.experiment.series.reproduction`, and of
 `tasks.recipes.artifacts`, which lists the tables and figures.
@@ -8,37 +8,31 @@ import functools
 import os
 import textwrap
 
+from absl import flags
+
 from tff_reg import experiment, files
 from tff_reg.analysis import figures
-from tff_reg.commands import command_line, help_texts, several
+from tff_reg.commands import command_line, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.series import jobs, plan as series, reproduction
-from tff_reg.lazy import flags
 from tff_reg.settings import Setting
 from tff_reg.tasks.recipes import artifacts
 
 _COMMAND = "bin/reproduce"
-_HELP = """\
+_USAGE = """\
 bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
-  Runs and analyses the experiments of a table or figure of the four papers, and writes
-  it with the published numbers beside the new ones. The same command again resumes.
-
-  PAPER/TABLE                     such as fedalign/table1, fedmlb/table6 or man/figure2
-  --scale=X                       scales down the paper's rounds, clients, local epochs
-                                  and examples by a fraction such as 0.1; tiny is a
-                                  smoke test of minutes: one round, or --total_rounds
-  --output_dir=DIR                directory of table.md, table.csv and, for a figure,
-                                  figure.png [runs/PAPER/TABLE]
-  --synthetic_data                random images in place of all data
-{own}
-
-  All other flags are those of bin/run (--help=all lists them) and override the
-  recipes; hyperparameters such as --fedprox_strength apply to the methods that have
-  them.
-
 bin/reproduce --list [PAPER]
-  Lists the tables and figures: their subject, number of runs with one seed, and
-  running time."""
+
+Runs and analyses the experiments of a table or figure of the four papers, such as
+fedalign/table1, fedmlb/table6 or man/figure2, and writes it with the published numbers
+beside the new ones: table.md, table.csv and, for a figure, figure.png, by default in
+runs/PAPER/TABLE. The same command again resumes. --list gives the tables and figures,
+their number of runs with one seed, and their running time.
+
+--scale=tiny is a smoke test of minutes, --synthetic_data takes random images in place
+of all data. The flags of bin/run override the recipes; hyperparameters such as
+--fedprox_strength apply to the methods that have them.
+"""
 
 _RUNS = "runs"
 _WIDTH = 88
@@ -107,7 +101,7 @@ def plan(given, name):
     return made, output_dir or os.path.join(_RUNS, *name.split("/"))
 
 
-@command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
+@command_line.command
 def main(argv, stop, executor=None):
     """Plans the runs, carries them out, analyses and tabulates them.
 
@@ -118,8 +112,8 @@ def main(argv, stop, executor=None):
     """
     given = flags.FlagValues()
     own = [*config_lib.listed(), *_OWN, _LIST, command_line.VERBOSITY]
-    command_line.define_flags(given, own)
-    words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
+    command_line.define_flags(given, own, key=("output_dir", "scale"))
+    words = command_line.parse(argv, given, _USAGE, takes_words=True)
     if len(words) > 1 or (not words and not given.list):
         found = " ".join(words) or "nothing"
         fail(f"give one table or figure (found {found}); --list names them all.")

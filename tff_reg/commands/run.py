@@ -1,21 +1,34 @@
-"""Trains a federated model: `bin/run --process=fedalign`; see `bin/run --help`.
+"""The command line of `tff_reg.experiment.run`: `bin/run --process=fedalign`."""
 
-The command line of `tff_reg.experiment.run`.
-"""
+from absl import flags
 
 from tff_reg import experiment
-from tff_reg.commands import command_line, help_texts
+from tff_reg.commands import command_line
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import description, runs
-from tff_reg.lazy import flags
+
+_USAGE = """\
+bin/run --process=NAME[+NAME...] [flags]
+
+Trains a model by federated learning and writes metrics, plot, weights and checkpoints
+to a directory. The same command again resumes. Settings that are not given come from
+the method's paper or code, the task, or the brackets below, in this order.
+"""
+# The settings that `--help` lists.
+_KEY = (
+    *("process", "task", "data_dir", "model", "num_clients", "partition"),
+    *("concentration", "clients_per_round", "total_rounds", "local_epochs"),
+    *("batch_size", "client_learning_rate", "seed", "scale", "output_dir"),
+    *("overwrite", "recipe"),
+)
 
 
-@command_line.command(help_texts.help_of_run)
+@command_line.command
 def main(argv, stop):
     """Carries out the run that the flags describe."""
     given = flags.FlagValues()
-    command_line.define_flags(given)
-    command_line.parse(argv, given)
+    command_line.define_flags(given, key=_KEY)
+    command_line.parse(argv, given, _USAGE)
     verbose = command_line.be_quiet(given)
     try:
         asked = experiment.RunConfig.of(command_line.requested(given))
