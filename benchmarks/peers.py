@@ -81,7 +81,7 @@ SYSTEMS = {
     "fluke": System("fluke", "fluke_rounds", "fluke"),
     "pfl": System("pfl-research", "pfl_research", "torch"),
     "fedjax": System("FedJAX", "fedjax_rounds", "jax"),
-    "tff": System("TFF's runtime", "own", None, ("native", "1"), None),
+    "tff": System("TFF's runtime", "own", None, ("tff", "1"), None),
     "tff_reg_1": System("tff_reg", "own", None, ("in_process", "1"), methods=_ALL),
     "tff_reg_2": System("tff_reg", "own", None, ("in_process", "2"), 2, methods=_ALL),
     "tff_pins_2": System(

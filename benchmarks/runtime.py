@@ -26,8 +26,8 @@ _WAYS = (
     ("in_process", 1),
     ("in_process_whole_client", 1),
     ("in_process_from_keras", 1),
-    ("native", 1),
-    ("native_iterator", 1),
+    ("tff", 1),
+    ("tff_iterator", 1),
     ("in_process", 2),
     ("in_process_whole_client", 2),
 )
@@ -36,8 +36,8 @@ _NAMES = {
     "in_process": "in process",
     "in_process_whole_client": "in process, whole-client data",
     "in_process_from_keras": "a Keras model by from_keras, with our GroupNorm",
-    "native": "in TFF's worker, its default loop",
-    "native_iterator": "in TFF's worker, DATASET_ITERATOR",
+    "tff": "in TFF's worker, its default loop",
+    "tff_iterator": "in TFF's worker, DATASET_ITERATOR",
 }
 # Rounds of each case after the first one, in full and with `--quick`.
 _ROUNDS = {"cnn": (21, 7), "resnet20": (9, 3)}
@@ -148,25 +148,23 @@ def _way_name(way: str, parallel: int) -> str:
     return _NAMES[way] + (", 2 clients at a time" if parallel == 2 else "")
 
 
-def measure_memory() -> dict[tuple[str, str], float]:
+def measure_memory() -> dict[str, float]:
     """Peak memory of rounds of 60 clients with a model of 20 megabytes.
 
     The first round is given the server's model as an array of the caller's, which
     TensorFlow copies; later ones what the round before gave.
 
     Returns:
-      By (runtime, "first" or "later"), the megabytes that the Python process and the
-      worker need at most during one round, or two that follow, beyond what they hold
-      before the first (with the server's model). Empty where the system does not tell
-      (elsewhere than on Linux).
+      By "first" or "later", the megabytes that the Python process needs at most during
+      one round, or two that follow, beyond what it holds before the first (with the
+      server's model). Empty where the system does not tell (elsewhere than on Linux).
     """
     found = {}
     if not measuring.forget_peak():
         return found
-    for kind in ("in_process", "native"):
-        with program(threads=1) as process:
-            for rounds in ("first", "later"):
-                found[kind, rounds] = process.ask("memory", kind, rounds)
+    with program(threads=1) as process:
+        for rounds in ("first", "later"):
+            found[rounds] = process.ask("memory", rounds)
     return found
 
 
@@ -197,11 +195,8 @@ def _run(given: flags.FlagValues) -> None:
                 f" ms on average, {1000 * min(seconds):.0f} to"
                 f" {1000 * max(seconds):.0f}"
             )
-    for (kind, rounds), megabytes in measure_memory().items():
-        print(
-            f"60 clients, a model of 20 MB, {kind}, the {rounds}: "
-            f"{megabytes:.0f} MB at most"
-        )
+    for rounds, megabytes in measure_memory().items():
+        print(f"60 clients, a model of 20 MB, the {rounds}: {megabytes:.0f} MB at most")
 
 
 SUBJECT = subject.Subject(

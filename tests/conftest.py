@@ -17,7 +17,6 @@ from tff_reg import lazy, quiet, scratch, seam
 from tff_reg.lazy import tff
 
 context = lazy.module("tff_reg.runtime.context")
-native = lazy.module("tff_reg.runtime.native")
 workers = lazy.module("tff_reg.runtime.workers")
 
 quiet.silence()
@@ -102,7 +101,7 @@ def _share_out(items):
 
 @pytest.fixture(scope="session")
 def contexts():
-    """`contexts(kind)`: inside, computations run in process or in the worker."""
+    """`contexts(kind)`: inside, computations run in process or in TFF's own context."""
     client_workers = {
         "in_process": workers.ClientWorkers(["CPU:0"], 1),
         "two_at_a_time": workers.ClientWorkers(["CPU:0"], 2),
@@ -110,20 +109,18 @@ def contexts():
     known = {
         name: context.InProcessContext(found) for name, found in client_workers.items()
     }
-    native_workers = []
 
     @contextlib.contextmanager
     def install(kind):
         if kind not in known:
-            native_workers.append(native.Worker())
-            known[kind] = native.create_context(native_workers[0])
+            # With plain sums in the place of secure ones. Its C++ worker ends with it.
+            known["tff"] = tff.backends.test.create_sync_test_cpp_execution_context()
         with tff.framework.get_context_stack().install(known[kind]):
             yield
 
     yield install
-    for worker in native_workers:
-        known["native"].close()
-        worker.stop()
+    known.clear()
+    gc.collect()
     for found in client_workers.values():
         found.stop()
 
@@ -136,10 +133,10 @@ def in_process(contexts):
 
 @pytest.fixture(scope="module")
 def both(contexts):
-    """`both(call)`: what `call()` gives natively, and what it gives in process."""
+    """`both(call)`: what `call()` gives in TFF's own context, and in process."""
 
     def run(call):
-        with contexts("native"):
+        with contexts("tff"):
             theirs = call()
         with contexts("in_process"):
             ours = call()

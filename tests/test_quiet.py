@@ -14,7 +14,6 @@ print(tf.function(lambda x: x + 1)(tf.ones([])).numpy())
 """
 
 
-# Each day by one that uses TFF's worker too (tests/runtime/test_native.py).
 @pytest.mark.slow
 def test_nothing_is_printed_by_the_libraries_by_default():
     done = commands.python(USE_TENSORFLOW.format(verbose=False), **UNSET)

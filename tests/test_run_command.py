@@ -16,7 +16,7 @@ from absl import flags
 from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import results
-from tff_reg import runtime, seam, tasks
+from tff_reg import runtime, tasks
 from tff_reg.commands import run
 from tff_reg.experiment.config import run_config as config_lib
 
@@ -357,18 +357,6 @@ def test_wrong_data_are_told_before_tensorflow_loads(tmp_path):
             done = process.call("tff_reg.commands.run", *arguments)
             assert words in commands.refusal(done, "run")
             assert not output_dir.exists()
-
-
-def test_tffs_worker_is_refused_in_one_line_where_it_does_not_run(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: False)
-    directory = tmp_path / "run"
-    line = commands.refusal(
-        commands.call(run.main, *TINY, "--runtime=native", f"--output_dir={directory}")
-    )
-    assert "--runtime=native: TFF's C++ worker is a program for Linux on x86-64" in line
-    assert not directory.exists()
 
 
 def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):

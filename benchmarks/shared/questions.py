@@ -31,10 +31,10 @@ def answer_questions(threads: int) -> None:
     rounds_of = functools.cache(
         lambda case, way, parallel: rounds.WAYS[way](case, parallel)
     )
-    memory_rounds_of = functools.cache(_MemoryRounds)
+    memory_rounds = functools.cache(_MemoryRounds)
     questions = {
         "round": lambda *which: measuring.seconds(rounds_of(*which)),
-        "memory": lambda kind, rounds: memory_rounds_of(kind)(rounds),
+        "memory": lambda which: memory_rounds()(which),
         "group_norm": group_norm_seconds,
         "convolutions": convolution_seconds,
         "iterators": iterator_seconds,
@@ -180,14 +180,14 @@ def _next_round_of_a_large_model(size: int):
 
 
 class _MemoryRounds:
-    """The memory of rounds of a large model in the runtime `kind`.
+    """The memory of rounds of a large model.
 
     A call with "first", then one with "later", returns the peak of one and of two
     rounds in megabytes (of 2^20 bytes) above the memory before the first.
     """
 
-    def __init__(self, kind: str):
-        runtime.use(kind)
+    def __init__(self):
+        runtime.use("in_process")
         size = _MEMORY_MEGABYTES * 2**20 // 4
         numbers = range(_MEMORY_CLIENTS)
         self._data = [tf.data.Dataset.from_tensors(float(i)) for i in numbers]
@@ -195,16 +195,10 @@ class _MemoryRounds:
         # Loads code.
         _next_round_of_a_large_model(10)(np.ones(10, np.float32), self._data)
         self._model = np.ones(size, np.float32)
-        watched = ["self"] + [str(pid) for pid in [runtime.worker_pid()] if pid]
-        self._before = {pid: measuring.resident_bytes(pid) for pid in watched}
+        self._before = measuring.resident_bytes()
 
     def __call__(self, rounds: str) -> float:
-        for pid in self._before:
-            measuring.forget_peak(pid)
+        measuring.forget_peak()
         for _ in range({"first": 1, "later": 2}[rounds]):
             self._model = self._next_round(self._model, self._data)
-        grown = [
-            measuring.resident_bytes(pid, peak=True) - before
-            for pid, before in self._before.items()
-        ]
-        return sum(grown) / 2**20
+        return (measuring.resident_bytes(peak=True) - self._before) / 2**20

@@ -20,7 +20,7 @@ from tff_reg import lazy, models, training
 from tff_reg.data import client_data
 from tff_reg.lazy import keras, np, tf, tff
 from tff_reg.models import norms
-from tff_reg.runtime import context, native, workers
+from tff_reg.runtime import context, workers
 
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")  # Ray may not be there.
 
@@ -288,23 +288,20 @@ def _whole_client(model_fn: Callable, in_context) -> Callable[[], None]:
 
 
 @functools.cache
-def _native_context():
-    worker = native.Worker()
-    worker.stub()  # so that the first round does not wait for its start
-    atexit.register(worker.stop)
-    return native.create_context(worker)
+def _tffs_own_context():
+    return tff.backends.native.create_sync_local_cpp_execution_context()
 
 
-def _native(case: str, parallel: int) -> Callable[[], None]:
+def _tff(case: str, parallel: int) -> Callable[[], None]:
     del parallel
     process = _fed_avg(case, "DATASET_REDUCE")
-    return _ProcessRounds(_native_context(), process, _batched_data())
+    return _ProcessRounds(_tffs_own_context(), process, _batched_data())
 
 
-def _native_iterator(case: str, parallel: int) -> Callable[[], None]:
+def _tff_iterator(case: str, parallel: int) -> Callable[[], None]:
     del parallel
     process = _fed_avg(case, "DATASET_ITERATOR")
-    return _ProcessRounds(_native_context(), process, _batched_data())
+    return _ProcessRounds(_tffs_own_context(), process, _batched_data())
 
 
 WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
@@ -312,7 +309,7 @@ WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
     "in_process": _in_process,
     "in_process_whole_client": _in_process_whole_client,
     "in_process_from_keras": _in_process_from_keras,
-    "native": _native,
-    "native_iterator": _native_iterator,
+    "tff": _tff,
+    "tff_iterator": _tff_iterator,
     "ray_whole_client": _ray_whole_client,
 }

@@ -54,8 +54,7 @@ def main(path: str, kind: str, parallel: str) -> None:
         serving.serve(lambda: None, lambda: _trainable(build()))
         return
     optimizer = training.build_sgd(case.learning_rate, case.momentum)
-    if kind == "native":
-        runtime.use("native")
+    if kind == "tff":
         process = tff.learning.algorithms.build_weighted_fed_avg(
             build, optimizer, tff.learning.optimizers.build_sgdm(1.0)
         )

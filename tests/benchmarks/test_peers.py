@@ -90,7 +90,7 @@ def test_rows_have_medians_and_their_ratios_to_pytorch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, parallel", [("in_process", 2), ("native", 1)])
+@pytest.mark.parametrize("kind, parallel", [("in_process", 2), ("tff", 1)])
 def test_our_program_trains_the_case(tmp_path, kind, parallel):
     path = str(tmp_path / "case.npz")
     cases.write(path, _SIZE)

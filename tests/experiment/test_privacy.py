@@ -132,7 +132,6 @@ def test_a_run_says_how_its_sums_are_made():
     numbers = dict(num_train=1000, num_test=10, num_weights=5)
     for kind, text in (
         ("robust", "sums     robust, too large left out, long clipped"),
-        ("secure", "sums     secure (simulated), too large left out"),
         ("compressed", "sums     compressed to 8 bits"),
         ("dp", "clipped at their median norm, at first 0.1, noise multiplier 1"),
     ):

@@ -174,7 +174,6 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, me
     "asked, error, setting",
     [
         ({"require_gpu": True}, runtime.NoGpuError("There is none."), "require_gpu"),
-        ({"runtime": "native"}, runtime.WorkerError("It has none."), "runtime"),
         (
             {"runtime": "ray", "ray_address": "a:1"},
             runtime.WorkerError("a:1 does not answer."),

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from tff_reg import experiment, quiet, runtime, seam
+from tff_reg import experiment, quiet
 
 GOLDEN_TEST = "tests/golden/test_golden_univarfl.py::test_univarfl_terms"
 
@@ -33,11 +33,6 @@ def main(folder):
     python = f"Python {platform.python_version()}"
     print(f"{python} on {platform.system()} {platform.machine()}", flush=True)
     quiet.silence()
-    if not seam.has_native_worker_platform():
-        with _timed("runtime native is refused"):
-            with pytest.raises(runtime.WorkerError) as refused:
-                runtime.use("native")
-            print(refused.value)
     for name in ("tensorflow", "tensorflow_federated"):
         with _timed(f"import {name}"):
             print(importlib.import_module(name).__version__)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_reg import runtime, seam
+from tff_reg import runtime
 from tff_reg.runtime import context, devices
 
 
@@ -26,7 +26,7 @@ def _increment():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (dict(kind="gpu"), "must be one of in_process, native, ray, found 'gpu'"),
+        (dict(kind="gpu"), "must be one of in_process, ray, found 'gpu'"),
         (dict(kind="in_process", clients_in_parallel=0), "at least 1"),
         (dict(kind="in_process", clients_in_parallel=1.5), "found 1.5"),
         (dict(kind="in_process", clients_in_parallel=True), "found True"),
@@ -38,10 +38,6 @@ def _increment():
         (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
-        (dict(kind="native", devices="CPU:0"), "takes no devices"),
-        (dict(kind="native", require_gpu=True), "takes no require_gpu, found True"),
-        (dict(kind="native", intra_op_threads=1), "takes no intra_op_threads"),
-        (dict(kind="native", ray_address="a:1"), "native runtime takes no ray_address"),
         (dict(kind="in_process", data_on_nodes=True), "takes no data_on_nodes"),
         (dict(kind="ray", ray_address="a"), "host:port, found 'a'"),
         (dict(kind="ray", ray_address="a:0"), "host:port, found 'a:0'"),
@@ -69,18 +65,7 @@ def test_requiring_a_gpu_fails_where_there_is_none(monkeypatch):
         runtime.use("in_process", require_gpu=True)
 
 
-def test_tffs_worker_is_refused_where_it_does_not_run(monkeypatch):
-    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: False)
-    runtime.use("in_process", clients_in_parallel=1)
-    before = runtime.describe()
-    with pytest.raises(runtime.WorkerError, match="a program for Linux on x86-64"):
-        runtime.use("native")
-    assert runtime.describe() == before
-    assert _increment()(1) == 2
-
-
-@pytest.mark.parametrize("kind", ["in_process", "native"])
-def test_computations_without_clients_values_have_the_default_number(kind):
+def test_computations_without_clients_values_have_the_default_number():
     @tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
     def shared(x):
         sent = tff.federated_broadcast(x)
@@ -94,10 +79,10 @@ def test_computations_without_clients_values_have_the_default_number(kind):
     def total(values):
         return tff.federated_sum(values)
 
-    with runtime.running(kind, default_num_clients=3):
+    with runtime.running("in_process", default_num_clients=3):
         assert shared(1.5) == (1.5, 4.5)
         assert (count(), total([]), total([1, 1])) == (3, 0, 2)
-    with runtime.running(kind):
+    with runtime.running("in_process"):
         assert count() == 0
 
 
@@ -105,9 +90,6 @@ def test_describe_says_where_clients_run():
     assert "TFF's own default context" in runtime.describe()
     runtime.use("in_process", devices="CPU:0", clients_in_parallel=3)
     expected = "clients run in process on 1 CPU device (3 at a time)"
-    assert runtime.describe() == expected
-    runtime.use("native", clients_in_parallel=3)
-    expected = "clients run in TFF's C++ worker, on the CPU (3 at a time)"
     assert runtime.describe() == expected
     assert (
         devices.description(["GPU:0", "GPU:1"], 1)
@@ -119,8 +101,7 @@ def test_running_ends_with_what_was_in_use_before():
     original = tff.framework.get_context_stack().current
     with runtime.running("in_process", clients_in_parallel=1):
         inner = runtime.describe()
-        with pytest.raises(KeyError), runtime.running("native"):
-            assert "worker" in runtime.describe()
+        with pytest.raises(KeyError), runtime.running("in_process", devices="CPU:0"):
             raise KeyError
         assert runtime.describe() == inner
         assert _increment()(1) == 2

@@ -209,7 +209,7 @@ def test_select_gives_every_client_its_slices(contexts, names):
     np.testing.assert_array_equal(ours[0], [6, 8])
     np.testing.assert_array_equal(ours[1], [4, 6])
     if names == ("key", "row"):  # natively, other orders of names are mixed up
-        with contexts("native"):
+        with contexts("tff"):
             assert_same(rows(table, keys), ours)
 
 
@@ -370,7 +370,7 @@ def test_wrong_arguments_get_tffs_own_errors(contexts, wrong):
         return tff.federated_sum(values)
 
     messages = []
-    for kind in ("native", "in_process"):
+    for kind in ("tff", "in_process"):
         with contexts(kind), pytest.raises(Exception) as caught:
             total(wrong)
         messages.append((caught.type, str(caught.value)))
@@ -391,7 +391,7 @@ def _total(numbers):
     ids=["int64", "vector"],
 )
 def test_wrong_data_sets_are_told_from_right_ones(contexts, wrong, elements):
-    with contexts("native"), pytest.raises(TypeError, match="Cannot serialize"):
+    with contexts("tff"), pytest.raises(TypeError, match="Cannot serialize"):
         _total(wrong)
     with contexts("in_process"), pytest.raises(TypeError) as caught:
         _total(wrong)
@@ -404,7 +404,7 @@ def test_wrong_data_sets_are_told_from_right_ones(contexts, wrong, elements):
 @pytest.mark.parametrize("wrong", [[1.5], 3], ids=["list", "number"])
 def test_wrong_sequences_get_tffs_own_errors(contexts, wrong):
     messages = []
-    for kind in ("native", "in_process"):
+    for kind in ("tff", "in_process"):
         with contexts(kind), pytest.raises(TypeError) as caught:
             _total(wrong)
         messages.append(str(caught.value))

@@ -159,7 +159,7 @@ _SLOW = (
 def test_one_round_gives_what_it_gives_natively(contexts, name):
     process = _PROCESSES[name]()
     data = _process_data(name)
-    with contexts("native"):
+    with contexts("tff"):
         state = process.initialize()
         native = process.next(state, data)
     with contexts("in_process"):

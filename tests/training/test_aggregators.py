@@ -9,10 +9,9 @@ import tensorflow_federated as tff
 
 from tff_reg import models, runtime, training
 from tff_reg.experiment.rounds import state_file
-from tff_reg.training import aggregation, aggregators, secure_mean
+from tff_reg.training import aggregation, aggregators
 
 L = tf.keras.layers
-KINDS = ("mean", "robust", "dp", "secure", "compressed")
 NUM_CLIENTS = 4
 COUNTS = (6, 9)
 
@@ -53,9 +52,8 @@ def _build(name, kind, model_fn=_model_fn, given=None, **strengths):
     cohort = len(COUNTS)
     arguments = dict(
         model_aggregator=aggregators.build_model_aggregator(
-            kind, clients_per_round=cohort, largest_weight=1, **strengths
+            kind, clients_per_round=cohort, **strengths
         ),
-        metrics_aggregator=aggregators.build_metrics_aggregator(kind),
         averages_all_clients=False,
     )
     return training.build(
@@ -94,7 +92,6 @@ def _weights(process, state):
 EXACT = {
     "robust": (dict(zeroing=False, clipping=False), 1e-6),
     "dp": (dict(dp_noise_multiplier=0.0, dp_clipping="fixed", dp_clip_norm=1e4), 1e-5),
-    "secure": (dict(zeroing=False, clipping=False), 1e-5),
     "compressed": (
         dict(zeroing=False, clipping=False, compressed_bits=16, compressed_threshold=0),
         2e-3,
@@ -116,7 +113,6 @@ def _output_of_mean(name):
 # Every kind and every method once; with --slow all pairs.
 PAIRS = {
     ("fedavg", "dp"),
-    ("scaffold", "secure"),
     ("scaffold", "compressed"),
     ("feddyn", "robust"),
 }
@@ -152,19 +148,22 @@ def test_all_kinds_give_the_mean_where_nothing_is_cut_or_noisy(name, kind):
         np.testing.assert_allclose(metrics[0][key], metrics[1][key], rtol=2e-3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "scaffold",
-        pytest.param("fedavg", marks=pytest.mark.slow),
-        pytest.param("moon", marks=pytest.mark.slow),
-    ],
-)
-def test_nothing_is_aggregated_insecurely_by_secure(name):
-    tff.test.assert_contains_unsecure_aggregation(_mean(name).next)
-    process = _build(name, "secure")
-    tff.test.assert_contains_secure_aggregation(process.next)
+@pytest.mark.parametrize("name", ["scaffold", "fedprox"])
+def test_tffs_own_factories_make_every_sum_secure(name):
+    given = dict(
+        model_aggregator=tff.learning.secure_aggregator(zeroing=False),
+        metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
+    )
+    tff.test.assert_contains_unsecure_aggregation(_build(name, "mean").next)
+    process = _build(name, "mean", functools.partial(_model_fn, norm=False), given)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    before = process.get_model_weights(process.initialize())
+    after = process.get_model_weights(_train(process).state)
+    assert all(np.any(a != b) for a, b in zip(after.trainable, before.trainable))
+    if name == "fedprox":
+        forms = tff.backends.mapreduce
+        form = forms.get_map_reduce_form_for_computation(process.next)
+        assert form.securely_aggregates_tensors
 
 
 @pytest.mark.parametrize("kind", ["dp", pytest.param("robust", marks=pytest.mark.slow)])
@@ -230,42 +229,16 @@ def test_noise_keeps_off_weights_that_do_not_train(name, frozen, aggregator):
     assert all(np.any(w != b) for w, b in zip(after.trainable, before.trainable))
 
 
-class _Noisy(tff.aggregators.UnweightedAggregationFactory):
-    """A sum with noise of somebody's own."""
-
-    def create(self, value_type):
-        @tff.tensorflow.computation(value_type)
-        def noisy(value):
-            def one(tensor):
-                return tensor + tf.random.stateless_binomial(
-                    [], [1, 2], 9, 0.5, tf.float32
-                )
-
-            return tf.nest.map_structure(one, value)
-
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_value((), tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-        )
-        def next_fn(state, values):
-            noised = tff.federated_map(noisy, tff.federated_sum(values))
-            return tff.templates.MeasuredProcessOutput(state, noised, state)
-
-        return tff.templates.AggregationProcess(initialize, next_fn)
-
-
 @pytest.mark.parametrize(
     "aggregator",
     [
         aggregators.PrivateMeanFactory(0.1, 5),
-        tff.learning.dp_aggregator(0.1, 5),
         _tree_aggregation([[4, 3], [3, 3], [3]]),
-        _Noisy(),
+        aggregators.declare(
+            tff.learning.dp_aggregator(0.1, 5), adds_noise=True, keeps_sums=False
+        ),
     ],
-    ids=["ours", "TFF's", "tree", "one's own"],
+    ids=["ours", "tree", "declared"],
 )
 def test_noise_on_running_variances_is_refused(aggregator):
     with pytest.raises(ValueError, match="adds noise.*running variances.*'group'"):
@@ -276,7 +249,6 @@ def test_noise_on_running_variances_is_refused(aggregator):
     "name, kind, changes",
     [
         ("fednova", "robust", dict(clipping=False)),
-        ("fednova", "secure", dict(zeroing=False, clipping=False)),
         ("fedcm+fedlc", "dp", dict(dp_noise_multiplier=0.0)),
         ("mofedsam", "compressed", dict(zeroing=False)),
         ("fedavg", "robust", {}),
@@ -291,6 +263,18 @@ def test_who_needs_exact_sums_of_uploads_refuses_aggregators_that_change_them(
     it = "averages_all_clients" if averages else "this method"
     with pytest.raises(ValueError, match=f"{whose} needs exact sums .*without {it}"):
         _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
+
+
+def test_what_is_unknown_of_an_aggregator_is_said(caplog):
+    unknown = tff.learning.dp_aggregator(0.1, 5)
+    training.build("fedavg", _model_fn, model_aggregator=unknown)
+    assert "unknown whether this aggregator adds noise" in caplog.text
+    assert not aggregators.keeps_sums(unknown)
+    assert aggregators.keeps_sums(None)
+    caplog.clear()
+    declared = aggregators.declare(unknown, adds_noise=False, keeps_sums=True)
+    training.build("fednova", _model_fn, model_aggregator=declared)
+    assert not caplog.text
 
 
 def test_an_aggregator_that_is_made_for_updates_alone_refuses_uploads():
@@ -347,77 +331,6 @@ def test_robust_leaves_a_client_with_absurd_values_out():
     values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
     output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
     np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
-
-
-@pytest.mark.parametrize("zeroing", [True, False])
-@pytest.mark.parametrize("clipping", [True, False])
-def test_secure_is_robust_from_the_first_round(zeroing, clipping):
-    value_type = tff.types.to_type(
-        collections.OrderedDict(
-            a=tff.TensorType(np.float32, [3]), b=tff.TensorType(np.float32, [2, 2])
-        )
-    )
-    rng = np.random.default_rng(0)
-    # In TFF's own the first are cut off at 1, and the last weight at 2**20.
-    weights = [1e4, 300.0, 7e4, 3e6]
-    processes = {
-        kind: aggregation.build_update_aggregator(
-            aggregators.build_model_aggregator(
-                kind,
-                clients_per_round=4,
-                zeroing=zeroing,
-                clipping=clipping,
-                largest_weight=1e7,
-            ),
-            value_type,
-        )
-        for kind in ("robust", "secure")
-    }
-    states = {kind: process.initialize() for kind, process in processes.items()}
-    for _ in range(4):
-        values = [
-            collections.OrderedDict(
-                a=(3.0**i * rng.normal(size=3)).astype(np.float32),
-                b=(3.0**i * rng.normal(size=[2, 2])).astype(np.float32),
-            )
-            for i in range(4)
-        ]
-        results = []
-        for kind, process in processes.items():
-            output = process.next(states[kind], values, weights)
-            states[kind] = output.state
-            results.append(output.result)
-        for name in "ab":
-            np.testing.assert_allclose(results[1][name], results[0][name], atol=2e-5)
-
-
-def test_secure_says_whose_weight_was_cut_and_keeps_the_mean_one():
-    factory = secure_mean.SecureMeanFactory(largest_weight=10.0, zeroing=False)
-    process = aggregation.build_update_aggregator(
-        factory, tff.TensorType(np.float32, [1])
-    )
-    values = [np.array([v], np.float32) for v in (0.1, 0.4)]
-    output = process.next(process.initialize(), values, [10.0, 1e9])
-    np.testing.assert_allclose(output.result, [0.25], rtol=1e-6)
-    assert output.measurements["cut_weights"] == 1
-    assert output.measurements["clipped_count"] == 0
-
-
-def test_secure_needs_a_bound_of_the_weights():
-    with pytest.raises(ValueError, match="secure needs largest_weight"):
-        aggregators.build_model_aggregator("secure", clients_per_round=2)
-
-
-def test_secure_metrics_may_be_negative():
-    finalizers = collections.OrderedDict(a=lambda x: x, b=lambda x: x[0] / x[1])
-    aggregate = aggregators.build_metrics_aggregator("secure")(finalizers)
-    type_ = collections.OrderedDict(a=np.int32, b=[np.float32, np.float32])
-    concrete = tff.federated_computation(
-        lambda x: aggregate(x), tff.FederatedType(tff.types.to_type(type_), tff.CLIENTS)
-    )
-    found = concrete([dict(a=3, b=[-10.0, 2.0]), dict(a=4, b=[1.0, 1.0])])
-    assert found["a"] == 7
-    assert found["b"] == pytest.approx(-3, abs=0.001)
 
 
 def test_refuses_a_name_that_it_does_not_know():

@@ -89,7 +89,7 @@ def test_a_round_is_the_same_two_at_a_time_and_in_tffs_own_runtime(contexts, nam
     process = every_method.build(name)
     with contexts("two_at_a_time"):
         two, _ = every_method.run(process, every_method.clients(), 1)
-    with contexts("native"):
+    with contexts("tff"):
         native, _ = every_method.run(process, every_method.clients(), 1)
     with contexts("in_process"):
         ours, _ = every_method.run(process, every_method.clients(), 1)
@@ -114,7 +114,7 @@ def test_ordinary_batches_give_the_same_in_tffs_own_runtime(contexts, name):
             return every_method.run(process, batches, 1)[0]
 
     ours = run("in_process")
-    comparison.assert_same(run("native"), ours, rtol=1e-4, atol=1e-5)
+    comparison.assert_same(run("tff"), ours, rtol=1e-4, atol=1e-5)
     comparison.assert_equal(ours, run("two_at_a_time"))
 
 

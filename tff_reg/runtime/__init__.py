@@ -1,4 +1,4 @@
-"""Runtimes of TFF computations: this process, TFF's C++ worker, or Ray.
+"""Runtimes of TFF computations: this process, or Ray.
 
 `use` and `running` choose the runtime for all TFF computations, which stay unchanged.
 Importing this package imports neither TensorFlow nor TFF; `use` does.
@@ -13,10 +13,9 @@ from tff_reg.runtime.choice import (
     running,
     shutdown,
     use,
-    worker_pid,
 )
 from tff_reg.runtime.devices import NoGpuError
-from tff_reg.runtime.worker_process import WorkerError
+from tff_reg.seam import WorkerError
 
 __all__ = [
     "KINDS",
@@ -29,5 +28,4 @@ __all__ = [
     "running",
     "shutdown",
     "use",
-    "worker_pid",
 ]

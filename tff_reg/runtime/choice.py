@@ -11,20 +11,18 @@ from typing import Any, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.lazy import tff
-from tff_reg.runtime import devices as devices_lib, ray_cluster, worker_process
+from tff_reg.runtime import devices as devices_lib, ray_cluster
 
 context_lib = lazy.module("tff_reg.runtime.context")
-native = lazy.module("tff_reg.runtime.native")
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")
 internals = lazy.module("tff_reg.seam.internals")
 workers_lib = lazy.module("tff_reg.runtime.workers")
 
-KINDS = ("in_process", "native", "ray")
+KINDS = ("in_process", "ray")
 # The options of Ray alone, and the options that each runtime does not take.
 _OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
 _NOT_TAKEN = {
     "in_process": _OF_RAY,
-    "native": (*_OF_RAY, "devices", "require_gpu", "intra_op_threads"),
     "ray": ("devices", "intra_op_threads"),
 }
 
@@ -41,7 +39,6 @@ class _Runtime:
     context: Any
     async_context: Any
     stop: Callable[[], None]
-    worker_pid: Callable[[], Optional[int]] = lambda: None
 
 
 _lock = threading.RLock()
@@ -58,9 +55,9 @@ class Options:
             such as `["GPU:0", "GPU:1"]`, or one string with commas. None: all GPUs, or
             `CPU:0` if there is none.
         clients_in_parallel: Number of clients that run at the same time on each device
-            (native: number of computations; Ray: number of all clients, each in an
-            actor of its own). None: one on a GPU; on a CPU the number of cores, at most
-            8; in a Ray cluster the number of actors that fit.
+            (Ray: number of all clients, each in an actor of its own). None: one on a
+            GPU; on a CPU the number of cores, at most 8; in a Ray cluster the number of
+            actors that fit.
         require_gpu: Whether to refuse to run without a GPU.
         default_num_clients: Number of clients of a computation whose argument has no
             client's value, such as a broadcast alone.
@@ -144,7 +141,6 @@ def use(kind: str, **options: Any) -> None:
 
     Args:
         kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
-            `"native"`: in TFF's C++ worker, a separate process on the CPU;
             `"ray"`: the clients in Ray's actors, on one or many machines, and the rest
             in this process.
         **options: The attributes of `Options`.
@@ -152,8 +148,7 @@ def use(kind: str, **options: Any) -> None:
     Raises:
         ValueError: If the kind or an option is not valid.
         NoGpuError: If `require_gpu` is set and TensorFlow, or Ray, sees no GPU.
-        WorkerError: If Ray is not installed, has no such cluster or has no room; or if
-            TFF's C++ worker does not run on this platform.
+        WorkerError: If Ray is not installed, has no such cluster or has no room.
     """
     with _lock:
         checked = Options(**options)
@@ -217,11 +212,6 @@ def describe() -> str:
     if not _chosen:
         return "clients run in TFF's own default context (its C++ worker, on the CPU)"
     return _chosen[-1].describe()
-
-
-def worker_pid() -> Optional[int]:
-    """Returns the process id of the native runtime's worker, or None."""
-    return _chosen[-1].worker_pid() if _chosen else None
 
 
 def shutdown() -> None:
@@ -292,32 +282,7 @@ def _is_in_ray() -> bool:
 
 
 def _create(kind: str, options: Options) -> _Runtime:
-    return {
-        "in_process": _create_in_process,
-        "native": _create_native,
-        "ray": _create_ray,
-    }[kind](options)
-
-
-def _create_native(options: Options) -> _Runtime:
-    worker_process.check_platform()
-    limit, clients = options.clients_in_parallel, options.default_num_clients
-    worker = native.Worker(limit)
-    context = native.create_context(worker, clients)
-
-    def stop():
-        context.close()
-        worker.stop()
-
-    at_a_time = "" if limit is None else f" ({limit} at a time)"
-    return _Runtime(
-        "native",
-        lambda: f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
-        context,
-        internals.NativeAsyncContext(worker.stub, clients),
-        stop,
-        lambda: worker.pid,
-    )
+    return {"in_process": _create_in_process, "ray": _create_ray}[kind](options)
 
 
 def _create_in_process(options: Options) -> _Runtime:

@@ -75,8 +75,7 @@ class Interpreter:
             uri = call.function.uri
             if uri not in intrinsics.ONCE:
                 raise NotImplementedError(
-                    f"The in_process runtime does not know TFF's intrinsic {uri!r}; "
-                    "use the native runtime for it."
+                    f"The in_process runtime does not know TFF's intrinsic {uri!r}."
                 )
             return intrinsics.ONCE[uri](argument, call.function.type_signature)
         return self.evaluate(call.function, bindings)(argument)

@@ -21,7 +21,7 @@ from typing import Any, Optional
 from tff_reg import scratch
 from tff_reg.lazy import logging, ray
 from tff_reg.runtime import devices, ray_watcher
-from tff_reg.runtime.worker_process import WorkerError
+from tff_reg.seam import WorkerError
 
 # Sockets' paths may have 107 bytes, of which Ray's names take 64.
 _LONGEST_FOLDER = 43

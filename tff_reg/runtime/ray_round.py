@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from tff_reg.lazy import logging, ray, ray_exceptions
 from tff_reg.runtime import parcels, ray_actor, ray_cluster, visits, workers
-from tff_reg.runtime.worker_process import WorkerError
+from tff_reg.seam import WorkerError
 
 # Clients that an actor has at a time: the current one and the next.
 _DEPTH = 2

@@ -30,7 +30,7 @@ from tff_reg.runtime import (
     ray_round,
     visits,
 )
-from tff_reg.runtime.worker_process import WorkerError
+from tff_reg.seam import WorkerError
 
 # Maximum bytes of examples that an actor keeps.
 _HELD_BYTES = 2**30

@@ -51,7 +51,7 @@ class TensorFlowFunction:
         if kind != "tensorflow":
             raise NotImplementedError(
                 "The in_process runtime runs TensorFlow computations; this one is "
-                f"of kind {kind!r}. Use the native runtime for it."
+                f"of kind {kind!r}."
             )
         self._proto = block.proto.tensorflow
         self._result_type = block.type_signature.result

@@ -90,8 +90,8 @@ def _argument(value, type_spec, function):
     if isinstance(type_spec, tff.FunctionType):
         return function(value)
     raise NotImplementedError(
-        f"An argument of type {type_spec} cannot be given to a computation that runs "
-        "in process; use the native runtime for it."
+        f"An argument of type {type_spec} cannot be given to a computation that runs"
+        " in process."
     )
 
 

@@ -9,25 +9,17 @@ at their top.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from collections.abc import Iterator
+from typing import Any
 
-import grpc
-import portpicker
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
-from tensorflow_federated.python.core.backends.native import compiler
 from tensorflow_federated.python.core.backends.test import (
     compiler as simulated_secure_compiler,
-)
-from tensorflow_federated.python.core.environments.tensorflow_frontend import (
-    tensorflow_computation,
 )
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.executors import (
@@ -42,16 +34,6 @@ from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_reg import seam
 
-_MESSAGE_BYTES = 2 * 1000**3
-_CHANNEL_OPTIONS = (
-    ("grpc.max_message_length", _MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
-)
-# A worker's error for a graph of a later TensorFlow than its own.
-_UNKNOWN_TO_WORKER = re.compile(
-    r"Op type not registered '\w+'|NodeDef mentions attr '\w+' not in Op<name=\w+"
-)
 _make_type = type_serialization.deserialize_type
 
 
@@ -102,141 +84,6 @@ def refuse_tracing() -> None:
             " result would become a constant of that function: call it outside of"
             " tf.function and Dataset.map, or in tf.init_scope() if that is meant."
         )
-
-
-# --- the C++ worker ------------------------------------------------------------
-
-
-def pick_unused_port() -> int:
-    """Returns a free port of this machine."""
-    return portpicker.pick_unused_port()
-
-
-def open_channel(target: str) -> grpc.Channel:
-    """Opens a channel to a worker, for messages of up to 2 GB."""
-    return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
-
-
-def connect(channel: grpc.Channel):
-    """Returns TFF's client of a worker."""
-    return tff.framework.RemoteExecutorGrpcStub(channel)
-
-
-def compile_for_worker(comp):
-    """Compiles a computation for TFF's worker, with simulated secure intrinsics."""
-    block, has_secure = without_secure_intrinsics(comp.to_building_block())
-    if has_secure:
-        proto = tff.framework.to_call_dominant(block).proto
-        comp = tff.framework.deserialize_computation(proto)
-    return compiler.desugar_and_transform_to_native(comp)
-
-
-class _WorkerContexts:
-    """The asynchronous context of the currently running worker.
-
-    A context's executors belong to one worker process, so a new worker gets a new
-    context.
-    """
-
-    def __init__(self, get_stub: Callable[[], object], default_num_clients: int):
-        self._get_stub = get_stub
-        self._default_num_clients = default_num_clients
-        self._stub: Any = None
-        self._context: Any = None
-        self._lock = threading.Lock()
-
-    def current(self):
-        with self._lock:
-            stub = self._get_stub()
-            if stub is not self._stub:
-                self._context = _create_worker_context(stub, self._default_num_clients)
-                self._stub = stub
-            return self._context
-
-    async def invoke(self, comp, arg):
-        try:
-            return await self.current().invoke(comp, arg)
-        except grpc.RpcError as error:
-            # The worker contains TensorFlow 2.14.
-            if unknown := _UNKNOWN_TO_WORKER.search(str(error)):
-                raise seam.WorkerError(
-                    f"{unknown[0]}: TFF's C++ worker contains TensorFlow 2.14, and"
-                    f" this graph is of TensorFlow {tf.__version__}. Use the runtime"
-                    " in_process, or the versions that TFF pins."
-                ) from error
-            raise
-
-
-def _create_worker_context(stub, default_num_clients):
-    def stack(cardinalities):
-        cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-        executor = tff.framework.RemoteExecutor(stub, stream_structs=False)
-        executor.set_cardinalities(cardinalities)
-        return executor
-
-    return tff.framework.AsyncExecutionContext(
-        executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
-        compiler_fn=compile_for_worker,
-        transform_args=tensorflow_computation.transform_args,
-        transform_result=tensorflow_computation.transform_result,
-    )
-
-
-class NativeAsyncContext(tff.framework.AsyncContext):
-    """Runs computations in the worker that `get_stub` connects to."""
-
-    def __init__(self, get_stub: Callable[[], object], default_num_clients: int):
-        self._contexts = _WorkerContexts(get_stub, default_num_clients)
-
-    async def invoke(self, comp, arg):
-        return await self._contexts.invoke(comp, arg)
-
-
-class NativeContext(tff.framework.SyncContext):
-    """`NativeAsyncContext` for callers that do not await.
-
-    `on_interrupt` is called at Ctrl-C.
-    """
-
-    def __init__(
-        self,
-        get_stub: Callable[[], object],
-        default_num_clients: int,
-        on_interrupt: Callable[[], None],
-    ):
-        self._contexts = _WorkerContexts(get_stub, default_num_clients)
-        self._on_interrupt = on_interrupt
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._lock = threading.Lock()
-
-    def invoke(self, comp, arg):
-        refuse_tracing()
-        future = asyncio.run_coroutine_threadsafe(
-            self._contexts.invoke(comp, arg), self._running_loop()
-        )
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            self._on_interrupt()
-            raise
-
-    def close(self) -> None:
-        with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever,
-                    name="tff_reg native context",
-                    daemon=True,
-                ).start()
-            return self._loop
 
 
 # --- the secure intrinsics' simulated bodies -----------------------------------

@@ -8,23 +8,12 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.lazy import tff
+from tff_reg.lazy import logging, tff
 from tff_reg.methods import all_clients
+from tff_reg.training import aggregators
 from tff_reg.training.aggregators import AggregationFactory, PrivateMeanFactory
-from tff_reg.training.secure_mean import SecureMeanFactory
 
 _UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
-
-# Parts of the names of TensorFlow's operations that draw noise. Operations that draw
-# uniform numbers are left out, because random rotation and rounding use them, too.
-_NOISE = (
-    b"StandardNormal",
-    b"RandomNormal",
-    b"TruncatedNormal",
-    b"RandomPoisson",
-    b"RandomBinomial",
-    b"RandomGamma",
-)
 
 
 def build_update_aggregator(
@@ -36,21 +25,9 @@ def build_update_aggregator(
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
-    Args:
-      model_aggregator: Any TFF aggregator, converted to a weighted one; None for the
-        weighted mean.
-      update_type: The type of a client's update.
-      has_statistics: Whether training may change non-trainable weights. If not, an
-        aggregator that adds noise gets the trainable weights only.
-      needing_exact: Names of the methods that need exact sums of uploads.
-
-    Returns:
-      The process.
-
-    Raises:
-      TypeError: If the aggregator changes the type of the update.
-      ValueError: If the aggregator adds noise, and there are statistics; or if it
-        clips, zeroes or adds noise, and a method needs exact sums.
+    Without `has_statistics`, training changes no non-trainable weights, and an
+    aggregator gets the trainable ones only. `needing_exact` are the names of the
+    methods that need exact sums of uploads.
     """
     weight_type = tff.TensorType(np.float32)
     if model_aggregator is None:
@@ -59,21 +36,14 @@ def build_update_aggregator(
     is_whole = getattr(update_type, "python_container", None) is (
         tff.learning.models.ModelWeights
     )
-    # TFF's tree aggregation is made for one structure.
-    trained_type = update_type.trainable if is_whole else update_type
-    aggregator = factory.create(trained_type, weight_type)
-    if needing_exact and _changes_sums(aggregator):
+    if needing_exact and not aggregators.keeps_sums(model_aggregator):
         raise ValueError(_exact_needed(needing_exact[0]))
-    if is_whole and _adds_noise(model_aggregator, aggregator):
-        if has_statistics:
-            raise ValueError(
-                "The aggregator adds noise, which can make running variances negative:"
-                " use a network without BatchNorm, for example with norm='group', or an"
-                " aggregator without noise."
-            )
-        return _of_trainable(aggregator, update_type)
+    if is_whole and not has_statistics:
+        of_trained = factory.create(update_type.trainable, weight_type)
+        return _of_trainable(of_trained, update_type)
     if is_whole:
-        aggregator = factory.create(update_type, weight_type)
+        _check_noise(aggregators.adds_noise(model_aggregator))
+    aggregator = factory.create(update_type, weight_type)
     aggregated_type = aggregator.next.type_signature.result.result.member
     if not update_type.is_assignable_from(aggregated_type):
         raise TypeError(
@@ -83,13 +53,29 @@ def build_update_aggregator(
     return aggregator
 
 
+def _check_noise(adds_noise: Optional[bool]) -> None:
+    """Refuses noise on BatchNorm's statistics; warns if it is unknown."""
+    if adds_noise:
+        raise ValueError(
+            "The aggregator adds noise, which can make running variances negative:"
+            " use a network without BatchNorm, for example with norm='group', or an"
+            " aggregator without noise."
+        )
+    if adds_noise is None:
+        logging.warning(
+            "It is unknown whether this aggregator adds noise, which can make"
+            " BatchNorm's running variances negative; aggregators.declare says it."
+        )
+
+
 def _exact_needed(name: str) -> str:
     without = "averages_all_clients" if name == all_clients.NAME else "this method"
     return (
-        f"{name} needs exact sums of the clients' uploads, but the aggregator clips,"
-        " zeroes or adds noise: use the mean, or robust or compressed without zeroing"
-        " and clipping (--noaggregator_zeroing --noaggregator_clipping), or do without"
-        f" {without}."
+        f"{name} needs exact sums of the clients' uploads, and the aggregator is not"
+        " known to give them: use the mean, or robust or compressed without zeroing and"
+        " clipping (--noaggregator_zeroing --noaggregator_clipping), declare an"
+        " aggregator that neither clips nor adds noise by aggregators.declare, or do"
+        f" without {without}."
     )
 
 
@@ -116,8 +102,6 @@ def build_upload_aggregator(
     """
     if model_aggregator is None or not tff.structure.flatten(uploads_type):
         return _plain_sums(model_aggregator, uploads_type)
-    if isinstance(model_aggregator, SecureMeanFactory):
-        model_aggregator = model_aggregator.of_ones()
     try:
         mean = _as_weighted(model_aggregator).create(
             uploads_type, tff.TensorType(np.float32)
@@ -204,28 +188,6 @@ def _number_of(model_aggregator: Any, has_trained: Any) -> Any:
 
     size = tff.federated_secure_sum(tff.federated_value(1, tff.CLIENTS), 1)
     return tff.federated_map(cohort_of, (size, trained))
-
-
-def _adds_noise(
-    factory: AggregationFactory, aggregator: tff.templates.AggregationProcess
-) -> bool:
-    if isinstance(factory, PrivateMeanFactory):
-        return factory.adds_noise
-    if _is_private(aggregator):
-        return True
-    dumped = tff.framework.serialize_computation(aggregator.next).SerializeToString()
-    return any(each in dumped for each in _NOISE)
-
-
-def _is_private(aggregator: tff.templates.AggregationProcess) -> bool:
-    """Whether an aggregator contains a `DifferentiallyPrivateFactory`, noisy or not."""
-    return "dp_event=" in str(aggregator.initialize.type_signature.result)
-
-
-def _changes_sums(aggregator: tff.templates.AggregationProcess) -> bool:
-    """Whether an aggregator clips, zeroes or adds noise, by its measurements' names."""
-    measured = str(aggregator.next.type_signature.result.measurements)
-    return _is_private(aggregator) or "clip" in measured or "zeroed" in measured
 
 
 def _of_trainable(

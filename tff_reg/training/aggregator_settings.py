@@ -13,12 +13,12 @@ from tff_reg.settings import setting, settings_of
 from tff_reg.training import process_settings
 
 # The kinds of aggregators that `aggregators.build_model_aggregator` builds.
-KINDS = ("mean", "robust", "dp", "secure", "compressed")
+KINDS = ("mean", "robust", "dp", "compressed")
 # The least noise of `aggregator=dp` above 0; float32 would round smaller noise away.
 LEAST_NOISE = 1e-6
 
 _of_server = functools.partial(setting, group=process_settings.SERVER)
-_GUARDED = {"aggregator": ("robust", "secure", "compressed")}
+_GUARDED = {"aggregator": ("robust", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
 
@@ -34,13 +34,12 @@ class AggregatorSettings:
     )
     aggregator_zeroing: Optional[bool] = _of_server(
         True,
-        help="robust, secure, compressed: replace updates with far too large values by"
-        " 0",
+        help="robust, compressed: replace updates with far too large values by 0",
         only_with=_GUARDED,
     )
     aggregator_clipping: Optional[bool] = _of_server(
         True,
-        help="robust, secure, compressed: clip updates at the 0.8 quantile of norms",
+        help="robust, compressed: clip updates at the 0.8 quantile of norms",
         only_with=_GUARDED,
     )
     dp_noise_multiplier: Optional[float] = _of_server(

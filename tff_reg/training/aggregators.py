@@ -2,8 +2,7 @@
 
 A client sends its update (including BatchNorm's statistics), its methods' uploads, the
 number 1 if it trained, and metrics. All but the metrics go through the chosen
-aggregator; metrics are summed plainly, with `secure` securely. The kinds and their
-defaults are those of `tff.learning`:
+aggregator. The kinds and their defaults are those of `tff.learning`:
 
 *   `mean`: the weighted mean.
 *   `robust`: the mean after zeroing extremely large values and clipping long updates
@@ -12,33 +11,55 @@ defaults are those of `tff.learning`:
 *   `dp`: the plain mean, clipped, with Gaussian noise (McMahan et al., "Learning
     Differentially Private Recurrent Language Models", ICLR 2018,
     https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
-*   `secure`: `robust` by secure summation (Bonawitz et al., CCS 2017,
-    https://dl.acm.org/doi/abs/10.1145/3133956.3133982). It uses TFF's secure
-    intrinsics; the platform that runs the process does the cryptography. See
-    `SecureMeanFactory`.
 *   `compressed`: `robust`, large tensors quantised (Suresh et al., ICML 2017,
     http://proceedings.mlr.press/v70/suresh17a/suresh17a.pdf).
+
+A process takes any other TFF aggregator as its `model_aggregator`, too, for example
+`tff.learning.secure_aggregator()`. `declare` says what cannot be seen from outside.
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
 from typing import Any, Optional, Union
-
-import numpy as np
 
 from tff_reg.lazy import tff
 from tff_reg.training import aggregator_settings
-from tff_reg.training.secure_mean import SecureMeanFactory
 
 AggregationFactory = Union[
     tff.aggregators.WeightedAggregationFactory,
     tff.aggregators.UnweightedAggregationFactory,
 ]
 
-# Bound of a client's metric in secure summation, as in TFF.
-_LARGEST_METRIC = 2**20 - 1
+
+def declare(
+    factory: AggregationFactory, *, adds_noise: bool, keeps_sums: bool
+) -> AggregationFactory:
+    """Says of an aggregator what cannot be seen from outside.
+
+    Args:
+      factory: The aggregator.
+      adds_noise: Whether it adds noise, which BatchNorm's running variances do not
+        bear.
+      keeps_sums: Whether its sums are exact up to rounding: it neither clips nor zeroes
+        nor adds noise. Some methods need that.
+
+    Returns:
+      The aggregator.
+    """
+    vars(factory).update(adds_noise=adds_noise, keeps_sums=keeps_sums)
+    return factory
+
+
+def adds_noise(factory: AggregationFactory) -> Optional[bool]:
+    """Returns whether an aggregator adds noise; None if that is unknown."""
+    if isinstance(factory, tff.aggregators.DifferentiallyPrivateFactory):
+        return True
+    return getattr(factory, "adds_noise", None)
+
+
+def keeps_sums(factory: Optional[AggregationFactory]) -> bool:
+    """Returns whether an aggregator is known to give exact sums."""
+    return factory is None or getattr(factory, "keeps_sums", False)
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -86,7 +107,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 noise_multiplier, clients_per_round, clip_norm
             )
         self.clients_per_round = clients_per_round
-        self.adds_noise = noise_multiplier > 0
+        self.adds_noise, self.keeps_sums = noise_multiplier > 0, False
 
     def create(self, value_type: Any):
         return self._factory.create(value_type)
@@ -103,7 +124,6 @@ def build_model_aggregator(
     dp_clip_norm: float = 0.1,
     compressed_bits: int = 8,
     compressed_threshold: int = 20000,
-    largest_weight: Optional[float] = None,
 ) -> Optional[AggregationFactory]:
     """Builds an aggregator by its name; the arguments of other kinds have no effect.
 
@@ -118,8 +138,6 @@ def build_model_aggregator(
       dp_clip_norm: See `PrivateMeanFactory`.
       compressed_bits: Bits per number, 1 to 16.
       compressed_threshold: Tensors with more elements are quantised.
-      largest_weight: For `secure`, see `SecureMeanFactory`: 1 with uniform weights;
-        with weights by examples, the examples of all clients times the epochs.
 
     Returns:
       The argument `model_aggregator` of `build_regularized`: None for `mean`, its
@@ -130,14 +148,10 @@ def build_model_aggregator(
     """
     if kind == "mean":
         return None
+    is_exact = not (zeroing or clipping)
     if kind == "robust":
-        return tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping)
-    if kind == "secure":
-        if largest_weight is None:
-            raise ValueError("secure needs largest_weight, a client's largest weight.")
-        return SecureMeanFactory(
-            zeroing=zeroing, clipping=clipping, largest_weight=largest_weight
-        )
+        robust = tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping)
+        return declare(robust, adds_noise=False, keeps_sums=is_exact)
     if kind == "dp":
         is_adaptive = dp_clipping == "adaptive"
         return PrivateMeanFactory(
@@ -147,7 +161,10 @@ def build_model_aggregator(
             adaptive=is_adaptive,
         )
     if kind == "compressed":
-        return _compressed(compressed_bits, compressed_threshold, zeroing, clipping)
+        compressed = _compressed(
+            compressed_bits, compressed_threshold, zeroing, clipping
+        )
+        return declare(compressed, adds_noise=False, keeps_sums=is_exact)
     known = ", ".join(aggregator_settings.KINDS)
     raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")
 
@@ -167,40 +184,3 @@ def _compressed(
     return tff.learning.robust_aggregator(
         zeroing=zeroing, clipping=clipping, debug_measurements_fn=quantised_mean
     )
-
-
-def build_metrics_aggregator(kind: str) -> Optional[Callable[..., Any]]:
-    """Builds the aggregation of metrics by an aggregator's name.
-
-    Args:
-      kind: As for `build_model_aggregator`.
-
-    Returns:
-      The argument `metrics_aggregator` of `build_regularized`: secure sums for
-      `secure`, None for all others. Secure sums cut a client's numbers off at
-      2**20 - 1 and round them to multiples of 0.0005.
-    """
-    return _secure_sum_then_finalize if kind == "secure" else None
-
-
-def _secure_sum_then_finalize(finalizers: Any):
-    """Builds TFF's `secure_sum_then_finalize` with bounds for negative metrics, too."""
-
-    @tff.federated_computation
-    def aggregate(metrics: Any):
-        def ranges(type_: Any) -> Any:
-            if isinstance(type_, tff.TensorType):
-                if np.issubdtype(type_.dtype, np.floating):
-                    return -float(_LARGEST_METRIC), float(_LARGEST_METRIC)
-                return 0, _LARGEST_METRIC
-            elements = tff.structure.iter_elements(type_)
-            fields = [(name, ranges(each)) for name, each in elements]
-            if fields and fields[0][0] is not None:
-                return collections.OrderedDict(fields)
-            return [value for _, value in fields]
-
-        return tff.learning.metrics.secure_sum_then_finalize(
-            finalizers, metric_value_ranges=ranges(metrics.type_signature.member)
-        )(metrics)
-
-    return aggregate

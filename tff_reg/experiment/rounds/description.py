@@ -234,10 +234,13 @@ def _aggregation(config: ResolvedConfig) -> list[str]:
         text = f"differentially private, {bound}"
         text += f", noise multiplier {_text(config.dp_noise_multiplier)}"
         return [_line("sums", text)]
-    texts = {"robust": "robust", "secure": "secure (simulated)"}
-    text = texts.get(kind) or (
-        f"compressed to {config.compressed_bits} bits where a tensor has more than"
-        f" {config.compressed_threshold} numbers"
+    text = (
+        "robust"
+        if kind == "robust"
+        else (
+            f"compressed to {config.compressed_bits} bits where a tensor has more than"
+            f" {config.compressed_threshold} numbers"
+        )
     )
     for name, what in (("zeroing", "too large left out"), ("clipping", "long clipped")):
         if getattr(config, f"aggregator_{name}"):

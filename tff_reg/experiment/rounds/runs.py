@@ -301,23 +301,10 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
 
 def _process(config: ResolvedConfig, task: Any) -> Process:
     """Returns the process of a run."""
-    # Upper bound of a client's weight: all clients' examples, and one batch more.
-    most = float(config.local_epochs) * (
-        sum(task.client_data.client_sizes) + config.batch_size
+    aggregator = training.aggregators.build_model_aggregator(
+        **config.aggregation(), clients_per_round=config.clients_per_round
     )
-
-    return build_process(
-        config,
-        task,
-        model_aggregator=training.aggregators.build_model_aggregator(
-            **config.aggregation(),
-            clients_per_round=config.clients_per_round,
-            largest_weight=1 if config.client_weighting == "uniform" else most,
-        ),
-        metrics_aggregator=training.aggregators.build_metrics_aggregator(
-            config.aggregator
-        ),
-    )
+    return build_process(config, task, model_aggregator=aggregator)
 
 
 @contextlib.contextmanager
