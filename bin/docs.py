@@ -19,7 +19,7 @@ from absl import flags
 from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.lazy import sphinx_build
-from tff_reg.methods import cards
+from tff_reg.methods import overview
 from tff_reg.settings import Setting, SettingError
 
 _COMMAND = "bin/docs"
@@ -71,7 +71,7 @@ def build(builder, output_dir):
 def with_table_of_methods(text):
     """The README's text with the table of methods as it should be."""
     rows = [["role", "methods"], ["---", "---"]]
-    for role, names in cards.by_role().items():
+    for role, names in overview.by_role().items():
         rows.append([role, ", ".join(f"`{name}`" for name in names)])
     table = [f"| {' | '.join(cells)} |" for cells in rows]
     before, _, rest = text.partition(_TABLE_BEGINS)

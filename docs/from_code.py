@@ -141,7 +141,7 @@ def method_page(name):
     before, formula, after = text.split("$$", 2)
     parts = [
         f"# {title}",
-        cards.CARDS[name].idea,
+        method.card.idea,
         f"$${formula}$$",
         _card(name, method),
         "## In detail",
@@ -162,7 +162,7 @@ def method_page(name):
 
 def _card(name, method):
     """The facts of a method in a table of two columns."""
-    card = cards.CARDS[name]
+    card = method.card
     source = getattr(method.paper_settings, "source", None)
     rows = {
         "command": f"`bin/run --process={name}`",
@@ -208,7 +208,7 @@ def _accuracies(name):
 
 def _cost(name):
     value = _rows_of("which-by-skew.csv").get(name, {}).get("cost")
-    if cards.CARDS[name].role == cards.SERVER and not value:
+    if overview.ours()[name].card.role == cards.SERVER and not value:
         return "FedAvg's"
     return f"{value} of FedAvg's ({{ref}}`step-costs`)" if value else ""
 
@@ -234,7 +234,7 @@ def _roles():
     """The methods by role, a line for each role, for the first page."""
     return "".join(
         f"- **{role}**: {', '.join(map(_link, names))}\n"
-        for role, names in cards.by_role().items()
+        for role, names in overview.by_role().items()
     )
 
 
@@ -242,7 +242,7 @@ def _by_role():
     """The methods by role with a line for each, a table for each role."""
     known = overview.ours()
     parts = []
-    for role, names in cards.by_role().items():
+    for role, names in overview.by_role().items():
         rows = [
             [
                 f"{{doc}}`{name} <../generated/methods/{name}>`",
@@ -356,7 +356,7 @@ def _properties(method):
     overridden = [
         f"{{py:meth}}`{hook} <tff_reg.methods.method.Method.{hook}>`"
         for hook in _HOOKS
-        if method_lib.does(method, hook)
+        if method_lib.overrides(method, hook)
     ]
     facts = [f"It overrides {', '.join(overridden)}."] if overridden else []
     exclusive = checks.exclusive_of(method)

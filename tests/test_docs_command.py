@@ -60,11 +60,14 @@ def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
     assert f'{name}.png" />' in page and (site / f"_images/{name}.png").exists()
 
 
-def test_every_method_has_a_card():
-    assert sorted(cards.CARDS) == sorted(overview.ours())
-    checked = [card.checked for card in cards.CARDS.values()]
-    # As the README and pages/methods.md say.
-    assert [checked.count(kind) for kind in cards.KINDS] == [27, 4, 6]
+def test_the_readme_counts_the_kinds_of_evidence():
+    checked = [method.card.checked for method in overview.ours().values()]
+    counts = [checked.count(kind) for kind in cards.KINDS]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    words = ("zero", "one", "two", "three", "four", "five", "six", "seven")
+    assert f"{counts[0]} of the {len(checked)} methods are checked" in readme
+    assert f"{words[counts[1]]} against equations in" in readme
+    assert f"{words[counts[2]]} against hand-computed values" in readme
 
 
 def test_a_card_has_what_was_measured_and_the_methods_that_conflict():

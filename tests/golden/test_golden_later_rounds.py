@@ -259,7 +259,7 @@ def _check_steps(case, key, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
     seen = [np.zeros(1)]
     parts = [
-        _recording(m, seen) if method.does(m, "gradient") else m
+        _recording(m, seen) if method.overrides(m, "gradient") else m
         for m in training.methods
     ]
     client = clients_lib.Client(

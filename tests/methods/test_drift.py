@@ -184,7 +184,7 @@ def _minimum(examples):
 _AT_REST = [
     name
     for name, correction in CORRECTIONS.items()
-    if correction.client_memory and not method.does(correction, "gradient")
+    if correction.client_memory and not method.overrides(correction, "gradient")
 ]
 
 

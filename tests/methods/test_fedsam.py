@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("in_process")
 _CLASSES = [
     m
     for m in catalogue.methods().values()
-    if method.does(m, "gradient") and m.name not in ("fedlesam", "fedsol")
+    if method.overrides(m, "gradient") and m.name not in ("fedlesam", "fedsol")
 ]
 SHARP = pytest.mark.parametrize(
     "sharp", [cls(radius=0.2) for cls in _CLASSES], ids=lambda sharp: sharp.name

@@ -326,14 +326,12 @@ def test_with_equal_steps_that_is_fedavg():
 # What a client keeps while it trains.
 
 
-@pytest.mark.parametrize("loop", list(tff.learning.LoopImplementation))
 @in_both_forms
-def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form, loop):
+def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form):
     norm = 3.0
     process = linear.build(
         _Rolling(),
         client_data=_FORMS[form][0],
-        loop_implementation=loop,
         max_gradient_norm=norm,
         population=None,
     )

@@ -16,10 +16,9 @@ from tensorflow.python.eager import context
 
 from tff_reg.runtime import (
     context as context_lib,
-    tensorflow_function,
     visits,
 )
-from tff_reg.seam import internals
+from tff_reg.seam import internals, tensorflow_internals
 
 _DATA = tff.SequenceType(np.float32)
 
@@ -104,9 +103,9 @@ def test_functions_are_optimized_in_one_turn_here_only(in_process, monkeypatch):
         seen.append(tf.compat.v1.ConfigProto.FromString(attrs[-1]))
         return execute(*args, ctx=ctx, attrs=attrs, **kwargs)
 
-    execute = tensorflow_function.execute.execute_with_cancellation
+    execute = tensorflow_internals.execute.execute_with_cancellation
     monkeypatch.setattr(
-        tensorflow_function.execute, "execute_with_cancellation", record
+        tensorflow_internals.execute, "execute_with_cancellation", record
     )
     before = context.context().function_call_options.as_attrs()
     _training()(0.0, _NUMBERS)

@@ -13,7 +13,7 @@ NAMES = catalogue.names()
 CLASSES = catalogue.methods()
 STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
 # Whose networks are not those that `model_fn` makes.
-ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
+ADAPTING = [n for n in NAMES if method.overrides(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
 _OWN_SETTINGS = {words.GRADIENT, method.DRIFT, method.SERVER}
 REGULARIZERS = [
@@ -21,7 +21,7 @@ REGULARIZERS = [
     for n in NAMES
     if n != "fedavg" and not _OWN_SETTINGS & checks.exclusive_of(CLASSES[n])
 ]
-WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
+WITH_TERM = [n for n in REGULARIZERS if method.overrides(CLASSES[n], "term")]
 
 
 def sum_of(names):

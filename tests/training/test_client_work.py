@@ -67,8 +67,7 @@ def test_clipping_scales_to_the_norm_and_leaves_small_gradients():
     _assert_equal(same, gradients)
 
 
-@pytest.mark.parametrize("loop", list(tff.learning.LoopImplementation))
-def test_both_forms_and_both_loops_train_alike(loop):
+def test_both_forms_train_alike():
     examples = _examples(10)
     arrays = data.ArrayClientData(examples["x"], examples["y"], [np.arange(10)])
     key = data.client_key(1, 2, "3")
@@ -89,7 +88,6 @@ def test_both_forms_and_both_loops_train_alike(loop):
             [methods.FedProx(0.1)],
             SGD,
             client_data=form,
-            loop_implementation=loop,
         )
         output = process.next(process.initialize(), [data_set])
         results.append(_weights(process, output.state))

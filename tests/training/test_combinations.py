@@ -32,7 +32,7 @@ def test_who_corrects_gradients_says_that_it_corrects_drift():
     correcting = {
         name
         for name, each in CLASSES.items()
-        if any(method.does(each, hook) for hook in hooks)
+        if any(method.overrides(each, hook) for hook in hooks)
     }
     assert correcting == CORRECTIONS
 
@@ -107,7 +107,7 @@ def test_a_pair_has_a_round_with_the_metrics_of_both(contexts, pair):
     for each in pair:
         own = {name: v for name, v in measured.items() if name.startswith(f"{each}/")}
         assert all(np.isfinite(value) for value in own.values())
-        has_term = method.does(CLASSES[each], "term")
+        has_term = method.overrides(CLASSES[each], "term")
         assert (f"{each}/term" in own) == (f"{each}/share" in own) == has_term
 
 

@@ -389,7 +389,6 @@ def test_builders_take_the_arguments_of_tff_in_their_order():
         None,
         tff.aggregators.MeanFactory(),
         tff.learning.metrics.sum_then_finalize,
-        tff.learning.LoopImplementation.DATASET_ITERATOR,
     )
     assert (
         process.get_hparams(process.initialize())["finalizer"]["learning_rate"] == 0.5

@@ -39,15 +39,7 @@ def of_examples(*arrays: Any) -> str:
 
 
 def of_split(client_ids: Sequence[str], positions: Sequence[Any]) -> str:
-    """Returns the digest of a split of the examples into clients.
-
-    Args:
-      client_ids: The clients' names.
-      positions: For each client the positions of its examples, int [n].
-
-    Returns:
-      The digest, 64 hexadecimal digits.
-    """
+    """Returns the digest of a split of the examples into clients."""
     digest = hashlib.sha256(json.dumps(list(client_ids)).encode("utf-8"))
     for of_client in positions:
         own = np.ascontiguousarray(of_client, "<i8")

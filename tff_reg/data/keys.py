@@ -66,18 +66,7 @@ def client_key(seed: int, round_num: int, client_id: str) -> np.ndarray:
 
 
 def driver_generator(purpose: str, *parts: Union[int, str]) -> np.random.Generator:
-    """Returns a NumPy generator that depends on `purpose` and `parts` alone.
-
-    Args:
-      purpose: Name of the purpose; two purposes never share a stream.
-      *parts: Integers and strings, e.g. the seed and the round.
-
-    Returns:
-      A fresh PCG64 `np.random.Generator`.
-
-    Raises:
-      TypeError: If a part is neither a string nor an integer.
-    """
+    """Returns a NumPy generator that depends on `purpose` and `parts` alone."""
     entropy = int.from_bytes(_digest(purpose, parts), "little")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
@@ -94,14 +83,6 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
 
     It sorts 64-bit random numbers instead of calling `stateless_shuffle`, whose result
     may change between versions of TensorFlow and devices.
-
-    Args:
-      key: int64 [2], the client's key (not the epoch's).
-      epoch: Integer scalar, Python number or tensor, from 0 to 2**31 - 2.
-      num_examples: Integer scalar, Python number or tensor.
-
-    Returns:
-      int32 [num_examples] tensor, a permutation of 0 .. num_examples - 1.
     """
     numbers = tf.random.stateless_uniform(
         [num_examples],
@@ -115,27 +96,10 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
 
 
 def step_key(key: tf.Tensor, step: Any) -> tf.Tensor:
-    """Returns the key of one local step: augmentation, dropout, mixing and the like.
-
-    Args:
-      key: int64 [2], the client's key.
-      step: Integer scalar, Python number or tensor, counted from 0 over all of the
-        client's epochs in this round.
-
-    Returns:
-      int64 [2] tensor.
-    """
+    """Returns the key of one local step: augmentation, dropout, mixing and the like."""
     return fold_in(fold_in(key, _STEPS_BRANCH), step)
 
 
 def part_key(key: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the key of one part of a step, so that parts never share their draws.
-
-    Args:
-      key: int64 [2], the step's key.
-      name: The part's name, such as a method's.
-
-    Returns:
-      int64 [2] tensor.
-    """
+    """Returns the key of one part of a step, so that parts never share their draws."""
     return fold_in(key, int.from_bytes(_digest("part", (name,))[:7], "little"))

@@ -68,13 +68,7 @@ class PartitionReport:
         return len(self.class_names) <= 25 and max(map(len, self.class_names)) <= 12
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the table, with a row for each client.
-
-        Returns:
-          Dicts of `client`, `examples`, `classes` (the number of classes with
-          examples), `entropy_bits`, `domain/<name>` for each domain and `class/<name>`
-          for each class.
-        """
+        """Returns the table, with a row for each client."""
         held = (self.counts > 0).sum(axis=1)
         found = []
         for row, client_id in enumerate(self.client_ids):
@@ -152,11 +146,6 @@ class PartitionReport:
         it has a heat map with a column per client and a row per class, under bars of
         the clients' sizes; more than 50 clients are sorted by their largest class. A
         strip of colours below shows the domains.
-
-        Args:
-          path: The PNG file.
-          title: Title of the picture.
-          subtitle: Second line of the title.
         """
         figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
         mpl_agg.FigureCanvasAgg(figure)
@@ -306,21 +295,6 @@ def report(
     | --- | ---: | ---: | ---: | ---: | ---: |
     | 0 | 2 | 2 | 1.00 | 1 | 1 |
     | 1 | 1 | 1 | 0.00 | 1 | 0 |
-
-    Args:
-      labels: [N] whole numbers >= 0.
-      partition: For each client an array of positions in `labels`.
-      class_names: The classes' names, in the order of the labels.
-      client_ids: The clients' names; None for numbers from 0.
-      domains: [N] whole numbers >= 0; None if there are no domains.
-      domain_names: The domains' names.
-
-    Returns:
-      The report.
-
-    Raises:
-      PartitionError: If a label or domain has no name, names are equal, there are no
-        clients, or the number of names differs from the number of clients.
     """
     names = range(len(partition)) if client_ids is None else client_ids
     if not len(partition) or len(names) != len(partition):

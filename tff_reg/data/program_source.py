@@ -181,18 +181,7 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SeededDataSourceIterator:
-        """Returns an iterator at a saved position.
-
-        Args:
-          data: The result of `to_bytes`, perhaps of another process.
-
-        Returns:
-          The iterator, over this class's source.
-
-        Raises:
-          DataSourceError: If `data` is not from `to_bytes`, or belongs to a source with
-            another seed, other clients or other examples.
-        """
+        """Returns an iterator at a saved position."""
         own = cls._source.identity
         try:
             state = json.loads(data)

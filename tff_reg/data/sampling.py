@@ -123,20 +123,6 @@ def sample_by(
     ...     return [client_ids[round_num % len(client_ids)]]
     >>> sampling.sample_by(in_turn, ["a", "b", "c"], round_num=4)
     ['b']
-
-    Args:
-      sample_fn: Called with the round (from 1) and all clients' names; returns the
-        cohort's names. A resumed run calls it for the remaining rounds only, so its
-        result must depend on its arguments alone; a second call checks that it does.
-      client_ids: All clients' names.
-      round_num: The round.
-
-    Returns:
-      At least one name, in the order of `sample_fn`.
-
-    Raises:
-      SamplingError: If `sample_fn` returns no names, an unknown name, a name twice, or
-        other names in the second call.
     """
     _check_clients(client_ids)
     found: Any = sample_fn(round_num, list(client_ids))

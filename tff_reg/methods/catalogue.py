@@ -25,7 +25,7 @@ from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
 # The modules of our methods, in the order in which they act in a combination.
-OURS = (
+BUILTIN = (
     "fedavg",
     "fedprox",
     "fedalign",
@@ -70,7 +70,7 @@ class UnknownProcessError(ValueError):
     """A process name holds an unknown method or methods that conflict."""
 
 
-class Strength(NamedTuple):
+class Hyperparameter(NamedTuple):
     """A hyperparameter of a method, set by the flag `--<method>_<field>`.
 
     Attributes:
@@ -106,18 +106,8 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
 
 
 def find(name: str) -> type[method_lib.Method]:
-    """Imports and returns the class of a method.
-
-    Args:
-      name: One of `names`.
-
-    Returns:
-      The class.
-
-    Raises:
-      PluginError: If the package cannot be loaded or does not provide a method.
-    """
-    if name in OURS:
+    """Imports and returns the class of a method."""
+    if name in BUILTIN:
         module = importlib.import_module(f"tff_reg.methods.{name}")
         return next(value for value in vars(module).values() if _is_method(value, name))
     if name not in _loaded:
@@ -127,7 +117,7 @@ def find(name: str) -> type[method_lib.Method]:
         )
         _loaded[name] = plugins.load(
             ENTRY_POINTS,
-            OURS,
+            BUILTIN,
             name,
             lambda value: "" if _is_method(value, name) else must,
         )
@@ -135,13 +125,9 @@ def find(name: str) -> type[method_lib.Method]:
 
 
 def load_named(words: Iterable[str]) -> None:
-    """Loads the packages' methods whose names occur in the given words.
-
-    Args:
-      words: Arguments of a command, or names of settings.
-    """
+    """Loads the packages' methods whose names occur in the given words."""
     text = " ".join(words)
-    for name in plugins.entry_points(ENTRY_POINTS, OURS):
+    for name in plugins.entry_points(ENTRY_POINTS, BUILTIN):
         if name in text:
             # `parse` reports the error if a process uses the method.
             with contextlib.suppress(plugins.PluginError):
@@ -149,18 +135,7 @@ def load_named(words: Iterable[str]) -> None:
 
 
 def add_file(path: str) -> list[str]:
-    """Adds the methods of a Python file.
-
-    Args:
-      path: The file's path.
-
-    Returns:
-      The methods' names.
-
-    Raises:
-      PluginError: If the file cannot be loaded or has no method, or if a method's name
-        is invalid, or its name or a flag is already taken.
-    """
+    """Adds the methods of a Python file."""
     module = plugins.load_file(path)
     classes = plugins.members(
         module,
@@ -185,7 +160,7 @@ def add_file(path: str) -> list[str]:
             )
         taken = {each.flag: each.method for each in strengths()}
         for setting in settings_lib.settings_of(cls):
-            flag = Strength(cls.name, setting).flag
+            flag = Hyperparameter(cls.name, setting).flag
             if (other := taken.get(flag, cls.name)) != cls.name:
                 raise plugins.PluginError(
                     f"{flag} would be a flag of both {other} and {cls.name}: rename"
@@ -213,8 +188,8 @@ def names() -> tuple[str, ...]:
 
     Methods of other packages come last, sorted by name: they act in this order.
     """
-    others = {*plugins.entry_points(ENTRY_POINTS, OURS), *_loaded} - {*OURS}
-    return (*OURS, *sorted(others))
+    others = {*plugins.entry_points(ENTRY_POINTS, BUILTIN), *_loaded} - {*BUILTIN}
+    return (*BUILTIN, *sorted(others))
 
 
 def parse(process: str) -> tuple[str, ...]:
@@ -296,19 +271,7 @@ def first(process: str) -> type[method_lib.Method]:
 def with_required(
     process: str, values: Mapping[str, Any], given: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Adds the settings that a process requires to given settings.
-
-    Args:
-      process: A process name.
-      values: Settings by name. A projector other than 'none' is kept.
-      given: As for `required_settings`.
-
-    Returns:
-      All settings by name.
-
-    Raises:
-      SettingError: As in `required_settings`.
-    """
+    """Adds the settings that a process requires to given settings."""
     required = required_settings(process, given)
     if values.get("projector", "none") != "none":
         required.pop("projector", None)
@@ -316,15 +279,7 @@ def with_required(
 
 
 def required_settings(process: str, given: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the settings that the methods of a process require, by name.
-
-    Args:
-      process: A process name.
-      given: Names of settings that the user gives; methods may disagree on them.
-
-    Raises:
-      SettingError: If methods require different values of a setting not in `given`.
-    """
+    """Returns the settings that the methods of a process require, by name."""
     required: dict[str, Any] = {}
     whose: dict[str, str] = {}
     for method in _in_order(process):
@@ -354,7 +309,7 @@ def _in_order(process: str) -> list[type[method_lib.Method]]:
     return added or [find("fedavg")]
 
 
-def strengths(process: Optional[str] = None) -> list[Strength]:
+def strengths(process: Optional[str] = None) -> list[Hyperparameter]:
     """Returns the hyperparameters of a process.
 
     Args:
@@ -364,9 +319,9 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
     Returns:
       One entry per field of each method's dataclass.
     """
-    chosen = (*OURS, *_loaded) if process is None else parse(process)
+    chosen = (*BUILTIN, *_loaded) if process is None else parse(process)
     return [
-        Strength(name, setting)
+        Hyperparameter(name, setting)
         for name in chosen
         for setting in settings_lib.settings_of(find(name))
     ]

@@ -8,14 +8,14 @@ from typing import Any
 from tff_reg import models
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, words
-from tff_reg.methods.method import Method, does
+from tff_reg.methods.method import Method, overrides
 
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 
 
 def exclusive_of(method: Any) -> set[str]:
     """Returns the exclusive roles of a method or a method class."""
-    derived = {role for hook, role in words.BY_HOOK.items() if does(method, hook)}
+    derived = {role for hook, role in words.BY_HOOK.items() if overrides(method, hook)}
     return {*method.exclusive, *derived}
 
 
@@ -24,15 +24,7 @@ class IncompatibleMethodsError(ValueError):
 
 
 def check_combination(methods: Sequence[Any]) -> None:
-    """Checks that methods, or their classes, can be combined.
-
-    Args:
-      methods: The methods of the combination.
-
-    Raises:
-      IncompatibleMethodsError: If a method is listed twice, two methods have the same
-        exclusive role, or one needs single labels and another mixes examples.
-    """
+    """Checks that methods, or their classes, can be combined."""
     names = [m.name for m in methods]
     for name in names:
         if names.count(name) > 1:
@@ -56,15 +48,7 @@ def check_combination(methods: Sequence[Any]) -> None:
 
 
 def check_memories(methods: Sequence[Method]) -> None:
-    """Checks the memories that the methods of a combination declare.
-
-    Args:
-      methods: The methods of the combination.
-
-    Raises:
-      HookError: If a client memory has the name of a model that terms read.
-      IncompatibleMethodsError: If methods declare a shared memory differently.
-    """
+    """Checks the memories that the methods of a combination declare."""
     seen: dict[Any, Any] = {}
     for method in methods:
         for name in (words.GLOBAL, words.EVALUATED, words.AVERAGED, words.LOCAL):
@@ -88,19 +72,10 @@ def check_memories(methods: Sequence[Method]) -> None:
 
 
 def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:
-    """Checks that a model supports a method's hooks.
-
-    Args:
-      method: The method.
-      model: The model.
-
-    Raises:
-      TypeError: If the method needs the network and the model does not show it.
-      ValueError: If the network does not support the method.
-    """
-    if any(does(method, what) for what in _IN_NETWORK):
+    """Checks that a model supports a method's hooks."""
+    if any(overrides(method, what) for what in _IN_NETWORK):
         require_network(method, model)
-    if any(does(method, what) for what in ("change_batch", "change_logits")):
+    if any(overrides(method, what) for what in ("change_batch", "change_logits")):
         require_classifier(method, model)
     if words.ONE_LABEL in method.needs:
         require_classifier(method, model)
@@ -112,10 +87,6 @@ def require_network(method: Method, model: tff.learning.models.VariableModel) ->
     """Checks that a model shows its network.
 
     Other TFF models expose only their loss, and count each forward pass.
-
-    Raises:
-      NetworkNeededError: If the model is no `LearningModel`, or has its own forward
-        pass.
     """
     if not has_network(model):
         is_own = isinstance(model, models.LearningModel)
@@ -129,11 +100,7 @@ def require_network(method: Method, model: tff.learning.models.VariableModel) ->
 def require_classifier(
     method: Method, model: tff.learning.models.VariableModel
 ) -> None:
-    """Checks that a network, if the model shows it, is a classifier.
-
-    Raises:
-      ClassifierNeededError: If the network is not a classifier.
-    """
+    """Checks that a network, if the model shows it, is a classifier."""
     if has_network(model) and model.network.num_classes is None:
         raise contract.ClassifierNeededError(
             f"{method.name} needs a classifier, one logit per class and integer labels,"

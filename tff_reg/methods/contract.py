@@ -61,17 +61,7 @@ def near(name: str, names: Iterable[str]) -> str:
 
 
 def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks the names, hooks and constants of a method's class.
-
-    Args:
-      cls: The class.
-      base: `Method`.
-      sets: For each attribute's name, its allowed constants by name.
-
-    Raises:
-      ContractError: If a name looks misspelt, a hook takes
-        other arguments than `Method`'s, or an attribute holds an unknown constant.
-    """
+    """Checks the names, hooks and constants of a method's class."""
     where = f"{cls.__name__} ({_file_of(cls)})"
     public = [name for name in dir(base) if not name.startswith("_")]
     hooks = [name for name in public if inspect.isfunction(getattr(base, name))]
@@ -138,11 +128,7 @@ def _check_field(where: str, cls: type, name: str, value: Any) -> None:
 
 
 def check_made(cls: type) -> None:
-    """Checks that `dataclass` turned all settings of a class into fields.
-
-    Raises:
-      ContractError: If the decorator or a setting's type annotation is missing.
-    """
+    """Checks that `dataclass` turned all settings of a class into fields."""
     inherited = getattr(cls, "__dataclass_fields__", {})
     is_decorated = "__dataclass_fields__" in vars(cls)
     for name, value in vars(cls).items():
@@ -175,20 +161,7 @@ def _file_of(cls: type) -> str:
 
 
 def call(method: Any, hook: str, *arguments: Any) -> Any:
-    """Calls a hook of a method.
-
-    Args:
-      method: The method.
-      hook: The hook's name.
-      *arguments: The hook's arguments.
-
-    Returns:
-      The hook's result.
-
-    Raises:
-      HookError: If the hook fails; the message begins with `<method>.<hook> (<file>,
-        line <number>)` and shows the author's line.
-    """
+    """Calls a hook of a method."""
     return run(method, hook, getattr(method, hook), *arguments)
 
 
@@ -209,7 +182,7 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     except _OF_OURS:
         raise
     except Exception as error:  # A hook may raise anything.
-        raise HookError(_told(method, hook, error)) from error
+        raise HookError(_format_hook_error(method, hook, error)) from error
 
 
 def _no_variable(_: Any, **arguments: Any) -> Any:
@@ -219,7 +192,7 @@ def _no_variable(_: Any, **arguments: Any) -> Any:
     )
 
 
-def _told(method: Any, hook: str, error: Exception) -> str:
+def _format_hook_error(method: Any, hook: str, error: Exception) -> str:
     own = _files_of(method)
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename in own]
@@ -281,21 +254,7 @@ def spec(value: Any) -> str:
 def check_like(
     method: Any, hook: str, values: Any, expected: Sequence[Any], what: str = "weight"
 ) -> list[Any]:
-    """Checks that a hook returned tensors of the expected shapes and data types.
-
-    Args:
-      method: The method.
-      hook: The hook's name.
-      values: The hook's result.
-      expected: Tensors or variables.
-      what: A noun for one tensor, for the message.
-
-    Returns:
-      The values in a list.
-
-    Raises:
-      HookError: If the number, a shape or a data type differs.
-    """
+    """Checks that a hook returned tensors of the expected shapes and data types."""
     if not is_a(values, (list, tuple)):
         why = f"it must return a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
@@ -340,21 +299,7 @@ def _is_like(value: Any, other: Any) -> bool:
 def check_structure(
     method: Any, hook: str, what: str, value: Any, expected: Any
 ) -> Any:
-    """Checks that a structure of tensors has the expected shapes and data types.
-
-    Args:
-      method: The method.
-      hook: The hook's name.
-      what: The structure in words, such as `memory 's'`.
-      value: The structure.
-      expected: A structure to compare with.
-
-    Returns:
-      The value, packed as `expected`.
-
-    Raises:
-      HookError: If the number of tensors, a shape or a data type differs.
-    """
+    """Checks that a structure of tensors has the expected shapes and data types."""
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
     are_mappings = is_a(expected, Mapping) and is_a(value, Mapping)
     if are_mappings and {*value} != {*expected}:
@@ -374,11 +319,7 @@ def check_structure(
 def check_names(
     method: Any, hook: str, what: str, given: Any, declared: Iterable[str]
 ) -> None:
-    """Checks that a hook returned a mapping with declared names only.
-
-    Raises:
-      HookError: If the result is no mapping, or holds an undeclared name.
-    """
+    """Checks that a hook returned a mapping with declared names only."""
     if not is_a(given, Mapping):
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
@@ -394,14 +335,7 @@ def check_names(
 def check_scalar(
     method: Any, hook: str, what: str, value: Any, dtype: Any = None
 ) -> Any:
-    """Checks that a value is a scalar, of the given data type if there is one.
-
-    Returns:
-      The value; a number of Python or NumPy as a tensor.
-
-    Raises:
-      HookError: If the value is no scalar of this data type.
-    """
+    """Checks that a value is a scalar, of the given data type if there is one."""
     if isinstance(value, (bool, int, float, np.number)):
         return tf.constant(value, dtype or tf.float32)
     has_type = hasattr(value, "dtype")

@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, memories, method, papers
+from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,12 @@ class FedACG(method.Method):
     name = "fedacg"
     title = "Server momentum that is added to the weights that clients receive"
     paper = "Kim et al., CVPR 2024"
+    card = cards.Card(
+        cards.SERVER,
+        "Adds the server's momentum to the weights that clients receive, and holds "
+        "clients near that point by a proximal term.",
+        "Skewed classes, as clients keep no state.",
+    )
     paper_settings = papers.FEDACG
     required_settings = {"client_weighting": "uniform"}
     needs = (method.UNIFORM_WEIGHTING,)

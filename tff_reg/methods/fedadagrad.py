@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,11 @@ class FedAdagrad(method.Method):
     name = "fedadagrad"
     title = "Adagrad as the server optimiser"
     paper = "Reddi et al., ICLR 2021"
+    card = cards.Card(
+        cards.SERVER,
+        "Treats the mean update as a gradient for Adagrad.",
+        "Models with sparse updates.",
+    )
     paper_settings = papers.ADAPTIVE
     required_settings = {
         "server_optimizer": "adagrad",

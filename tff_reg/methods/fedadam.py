@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,11 @@ class FedAdam(method.Method):
     name = "fedadam"
     title = "Adam as the server optimiser"
     paper = "Reddi et al., ICLR 2021"
+    card = cards.Card(
+        cards.SERVER,
+        "Treats the mean update as a gradient for Adam.",
+        "Models with sparse or badly scaled updates.",
+    )
     paper_settings = papers.ADAPTIVE
     required_settings = {
         "server_optimizer": "adam",

@@ -29,7 +29,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 from tff_reg.models import forward, pooling
 
 
@@ -43,6 +43,12 @@ class FedAlign(method.Method):
         "sub-block"
     )
     paper = "Mendieta et al., CVPR 2022"
+    card = cards.Card(
+        cards.LOSS,
+        "Runs the last block a second time at a fraction of its width, and penalises "
+        "the difference between the two Lipschitz constants.",
+        "Residual networks on clients that cannot afford a second forward pass.",
+    )
     paper_settings = papers.FEDALIGN
     # The authors' code clips for FedAlign only.
     required_settings = {"max_gradient_norm": 10.0}

@@ -22,7 +22,7 @@ import re
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import fedsam, method
+from tff_reg.methods import cards, fedsam, method
 
 SCALED = ("code", "kernels")
 
@@ -34,6 +34,11 @@ class FedASAM(fedsam.FedSAM):
     name = "fedasam"
     title = "Sharpness-aware minimisation with a radius relative to each weight's size"
     paper = "Kwon et al., ICML 2021"
+    card = cards.Card(
+        cards.GRADIENTS,
+        "FedSAM with a perturbation in proportion to each weight's size.",
+        "The same, with layers of very different scales.",
+    )
 
     radius: float = settings.setting(
         0.5,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,4 +23,11 @@ class FedAvg(method.Method):
     name = "fedavg"
     title = "Weighted average of the clients' models"
     paper = "McMahan et al., AISTATS 2017"
+    card = cards.Card(
+        cards.LOSS,
+        "Each client trains the global model on its own data with SGD; the server "
+        "averages the models, weighted by the numbers of examples.",
+        "The baseline of every comparison, and hard to beat where clients' data are "
+        "alike.",
+    )
     paper_settings = papers.FEDALIGN

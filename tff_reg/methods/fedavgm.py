@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,11 @@ class FedAvgM(method.Method):
     name = "fedavgm"
     title = "Momentum in the server's update"
     paper = "Hsu et al., 2019"
+    card = cards.Card(
+        cards.SERVER,
+        "Applies the mean update with momentum.",
+        "Skewed classes at FedAvg's cost.",
+    )
     paper_settings = papers.FEDMLB
     # The FedMLB paper chooses among 0.4, 0.6 and 0.8; the group's later code has 0.4.
     required_settings = {"server_optimizer": "sgd", "server_momentum": 0.4}

@@ -31,7 +31,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import memories, method, papers
+from tff_reg.methods import cards, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,12 @@ class FedCM(method.Method):
         "Mixes local gradients with the previous global update (client-level momentum)"
     )
     paper = "Xu et al., 2021"
+    card = cards.Card(
+        cards.DRIFT,
+        "Mixes every local gradient with the last global update: momentum from the "
+        "server, applied on the clients.",
+        "Few clients out of many per round, as clients keep no state.",
+    )
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
     exclusive = (method.DRIFT,)

@@ -25,7 +25,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, memories, method, papers
+from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,13 @@ class FedDC(method.Method):
         "Drift variables that are added to a client's weights, with control variates"
     )
     paper = "Gao et al., CVPR 2022"
+    card = cards.Card(
+        cards.DRIFT,
+        "Learns each client's drift from the global weights, subtracts it in a "
+        "proximal term, and adds SCAFFOLD's control variates.",
+        "Skewed classes, and clients that take part repeatedly.",
+        cards.NUMPY,
+    )
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
     exclusive = (method.DRIFT,)

@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 # Added to the variance, as in the authors' code.
 _EPSILON = 1e-8
@@ -37,6 +37,12 @@ class FedDecorr(method.Method):
     name = "feddecorr"
     title = "Penalty on the correlation between feature dimensions"
     paper = "Shi et al., ICLR 2023"
+    card = cards.Card(
+        cards.FEATURES,
+        "Penalises the correlation between the dimensions of the features, which "
+        "collapse to a few where clients have few classes.",
+        "Strongly skewed classes.",
+    )
     paper_settings = papers.FEDDECORR
 
     strength: float = settings.setting(

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import drift, memories, method, papers
+from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,12 @@ class FedDyn(method.Method):
     name = "feddyn"
     title = "Proximal term with a linear part that accumulates each client's drift"
     paper = "Acar et al., ICLR 2021"
+    card = cards.Card(
+        cards.DRIFT,
+        "Adds to the loss a proximal term with a linear part that accumulates the "
+        "client's drift, so that local and global optima agree in the limit.",
+        "Skewed classes, and clients that take part repeatedly.",
+    )
     paper_settings = papers.MAN
     # FedDyn's, FedDC's and FedSpeed's papers report the mean of all clients.
     required_settings = {"client_weighting": "uniform", "averages_all_clients": True}

@@ -28,7 +28,7 @@ from typing import Optional
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,12 @@ class FedETF(method.Method):
     name = "fedetf"
     title = "Replaces the classifier by a fixed simplex of equally distant classes"
     paper = "Li et al., ICCV 2023"
+    card = cards.Card(
+        cards.CLASSES,
+        "Replaces the classifier by a fixed simplex, whose class vectors are equally "
+        "far apart, and adds the logarithm of the class counts to the logits.",
+        "Classifiers that drift apart under skewed classes.",
+    )
     paper_settings = papers.FEDETF
     exclusive = (method.CLASSIFIER,)
 

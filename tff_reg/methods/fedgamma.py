@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.methods import fedsam, method, scaffold
+from tff_reg.methods import cards, fedsam, method, scaffold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,4 +28,10 @@ class FedGAMMA(fedsam.FedSAM, scaffold.Scaffold):
     name = "fedgamma"
     title = "Control variates combined with sharpness-aware gradients"
     paper = "Dai et al., TNNLS 2023"
+    card = cards.Card(
+        cards.DRIFT,
+        "SCAFFOLD's control variates with FedSAM's gradients.",
+        "Skewed classes; a step costs two gradients.",
+        cards.BY_HAND,
+    )
     exclusive = (method.DRIFT,)

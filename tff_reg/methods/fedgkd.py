@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import distillation, method, papers
+from tff_reg.methods import cards, distillation, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,12 @@ class FedGKD(method.Method):
     name = "fedgkd"
     title = "Distils the predictions of the average of the last global models"
     paper = "Yao et al., 2021"
+    card = cards.Card(
+        cards.DISTILLATION,
+        "Distils the predictions of the average of the last global models.",
+        "Global models that change much from round to round.",
+        cards.BY_HAND,
+    )
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(

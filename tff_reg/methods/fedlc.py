@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,11 @@ class FedLC(method.Method):
     name = "fedlc"
     title = "Reduces the logits of classes that are rare on the client"
     paper = "Zhang et al., ICML 2022"
+    card = cards.Card(
+        cards.CLASSES,
+        "Lowers the logits of classes that are rare on the client before the softmax.",
+        "Skewed classes.",
+    )
     paper_settings = papers.MAN
 
     strength: float = settings.setting(

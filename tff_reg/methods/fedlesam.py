@@ -32,7 +32,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import fedsam, memories, method, papers
+from tff_reg.methods import cards, fedsam, memories, method, papers
 
 _NORM_EPSILON = 1e-7
 
@@ -46,6 +46,12 @@ class FedLESAM(method.Method):
         "Sharpness-aware gradients with a perturbation along the previous global update"
     )
     paper = "Fan et al., ICML 2024"
+    card = cards.Card(
+        cards.GRADIENTS,
+        "FedSAM whose perturbation is the direction of the last global update, so that "
+        "a step needs one gradient.",
+        "FedSAM's use at FedAvg's cost.",
+    )
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
 

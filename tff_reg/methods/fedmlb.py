@@ -35,7 +35,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import distillation, method, papers
+from tff_reg.methods import cards, distillation, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,13 @@ class FedMLB(method.Method):
     name = "fedmlb"
     title = "Losses of hybrid paths: local blocks followed by the global model's blocks"
     paper = "Kim et al., ICML 2022"
+    card = cards.Card(
+        cards.DISTILLATION,
+        "Sends the features of every local block through the rest of the frozen global "
+        "model, and trains the local blocks on the loss of these hybrid paths as well.",
+        "Many rounds of a network with several blocks, where a step may cost twice as "
+        "much.",
+    )
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(

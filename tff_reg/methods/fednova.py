@@ -30,7 +30,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, memories, method, papers
+from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,11 @@ class FedNova(method.Method):
     name = "fednova"
     title = "Averages updates normalised by the number of local steps"
     paper = "Wang et al., NeurIPS 2020"
+    card = cards.Card(
+        cards.SERVER,
+        "Divides each client's update by its number of local steps before averaging.",
+        "Clients that do very different numbers of local steps.",
+    )
     paper_settings = papers.FEDNOVA
     exclusive = (method.DRIFT,)
     needs = (method.EXACT_UPLOADS,)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import distillation, method, papers
+from tff_reg.methods import cards, distillation, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,13 @@ class FedNTD(method.Method):
     name = "fedntd"
     title = "Distils the global model's predictions for all classes but the true one"
     paper = "Lee et al., NeurIPS 2022"
+    card = cards.Card(
+        cards.DISTILLATION,
+        "Distils the global model's predictions for all classes but the true one, so "
+        "that clients keep what they know of classes that they lack.",
+        "Clients that forget the classes that they lack.",
+        cards.BY_HAND,
+    )
     paper_settings = papers.FEDMLB
     needs = (method.ONE_LABEL,)
 

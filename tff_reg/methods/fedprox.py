@@ -22,7 +22,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,12 @@ class FedProx(method.Method):
     name = "fedprox"
     title = "Proximal term that keeps local weights near the global ones"
     paper = "Li et al., MLSys 2020"
+    card = cards.Card(
+        cards.LOSS,
+        "Adds the squared distance between local and global weights to the loss, so "
+        "that no client moves far from the global model.",
+        "Clients that do very different numbers of local steps.",
+    )
     paper_settings = papers.FEDALIGN
 
     strength: float = settings.setting(

@@ -22,7 +22,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,12 @@ class FedRS(method.Method):
     name = "fedrs"
     title = "Scales down the logits of classes that the client lacks"
     paper = "Li and Zhan, KDD 2021"
+    card = cards.Card(
+        cards.CLASSES,
+        "Scales down the logits of classes that the client lacks, so that their "
+        "weights are not pushed away.",
+        "Clients that lack classes.",
+    )
     paper_settings = papers.MAN
 
     factor: float = settings.setting(

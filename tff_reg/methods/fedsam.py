@@ -23,7 +23,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 # Added to the norm, as in the MAN authors' code.
 NORM_EPSILON = 1e-16
@@ -36,6 +36,12 @@ class FedSAM(method.Method):
     name = "fedsam"
     title = "Sharpness-aware minimisation: gradients after an ascent step"
     paper = "Foret et al., ICLR 2021; Caldarola et al., ECCV 2022"
+    card = cards.Card(
+        cards.GRADIENTS,
+        "Takes the gradient after a step uphill of fixed length, which leads to flat "
+        "minima.",
+        "Local minima that are sharp; a step costs two gradients.",
+    )
     paper_settings = papers.MAN
 
     radius: float = settings.setting(

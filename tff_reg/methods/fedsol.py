@@ -28,7 +28,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import distillation, fedsam, method, papers
+from tff_reg.methods import cards, distillation, fedsam, method, papers
 
 _NORM_EPSILON = 1e-12
 _LEAST_NORM = 1e-6
@@ -43,6 +43,12 @@ class FedSOL(method.Method):
         "Cross-entropy gradients at weights perturbed along the distillation gradient"
     )
     paper = "Lee et al., CVPR 2024"
+    card = cards.Card(
+        cards.GRADIENTS,
+        "Takes the gradient of the loss at weights perturbed along the gradient of the "
+        "distillation loss.",
+        "Keeping the global model's knowledge without a distillation term in the loss.",
+    )
     paper_settings = papers.FEDSOL
 
     radius: float = settings.setting(

@@ -26,7 +26,7 @@ import dataclasses
 from typing import Any
 
 from tff_reg import settings
-from tff_reg.methods import drift, feddyn, fedsam, memories, method
+from tff_reg.methods import cards, drift, feddyn, fedsam, memories, method
 
 _NORM_EPSILON = 1e-7
 
@@ -38,6 +38,13 @@ class FedSpeed(feddyn.FedDyn):
     name = "fedspeed"
     title = "Dynamic regularisation combined with a gradient taken after an ascent step"
     paper = "Sun et al., ICLR 2023"
+    card = cards.Card(
+        cards.DRIFT,
+        "FedDyn's correction with the gradient taken after a step uphill, as in "
+        "FedSAM.",
+        "Long local training under skewed classes; a step costs two gradients.",
+        cards.NUMPY,
+    )
     exclusive = (method.DRIFT,)
     server_step = (
         "plain mean of the clients plus fedspeed's memory, the mean of h over all"

@@ -28,7 +28,7 @@ import math
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers, univarfl
+from tff_reg.methods import cards, method, papers, univarfl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,12 @@ class FedUV(method.Method):
     name = "feduv"
     title = "Terms that spread features over space and keep predictions varied"
     paper = "Son et al., CVPR 2024"
+    card = cards.Card(
+        cards.FEATURES,
+        "One term spreads the features over space, another keeps the predicted "
+        "probabilities varied over the batch.",
+        "Clients that lack classes, without the global model's help.",
+    )
     paper_settings = papers.UNIVARFL
     required_settings = {"projector": "feduv"}
     exclusive = (method.FEATURES,)

@@ -21,7 +21,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,13 @@ class FitNet(method.Method):
     name = "fitnet"
     title = "L2 distance between local and global features"
     paper = "Romero et al., ICLR 2015"
+    card = cards.Card(
+        cards.FEATURES,
+        "Penalises the squared distance between local and global features, block by "
+        "block.",
+        "A baseline of FedMLB.",
+        cards.BY_HAND,
+    )
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(

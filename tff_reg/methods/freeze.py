@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,13 @@ class Freeze(method.Method):
     name = "freeze"
     title = "Keeps the classifier at its random initial weights"
     paper = "Gupta et al. (UniVarFL)"
+    card = cards.Card(
+        cards.CLASSES,
+        "Keeps the classifier at its random initial weights; only the features are "
+        "learned.",
+        "A baseline of UniVarFL.",
+        cards.BY_HAND,
+    )
     paper_settings = papers.UNIVARFL
     exclusive = (method.CLASSIFIER,)
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from tff_reg import models, settings
 from tff_reg.lazy import tf
-from tff_reg.methods import distillation, method, papers
+from tff_reg.methods import cards, distillation, method, papers
 from tff_reg.models import forward as forward_lib
 
 
@@ -38,6 +38,13 @@ class GradAug(method.Method):
     name = "gradaug"
     title = "Distils the network into narrower sub-networks on resized images"
     paper = "Yang et al., NeurIPS 2020"
+    card = cards.Card(
+        cards.LOSS,
+        "Trains narrower sub-networks on resized images to agree with the whole "
+        "network.",
+        "Networks with room for regularisation, where a step may cost more than twice "
+        "as much.",
+    )
     paper_settings = papers.FEDALIGN
 
     strength: float = settings.setting(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import distillation, method, papers
+from tff_reg.methods import cards, distillation, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,13 @@ class KD(method.Method):
     name = "kd"
     title = "Distils the global model's predictions into the local model"
     paper = "Hinton et al., 2015"
+    card = cards.Card(
+        cards.DISTILLATION,
+        "Adds the divergence between the global model's predictions and the local ones "
+        "to the loss.",
+        "A global model that predicts better than the client's data teach.",
+        cards.BY_HAND,
+    )
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(

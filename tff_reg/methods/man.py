@@ -27,7 +27,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 from tff_reg.models import pooling
 
 
@@ -38,6 +38,12 @@ class MAN(method.Method):
     name = "man"
     title = "Penalty on the squared activations of all hidden layers"
     paper = "Yashwanth et al., WACV 2024"
+    card = cards.Card(
+        cards.LOSS,
+        "Adds the mean square of every hidden layer's activations to the loss, which "
+        "leads local training to flatter minima.",
+        "An addition to another method at nearly no cost.",
+    )
     paper_settings = papers.MAN
 
     strength: float = settings.setting(

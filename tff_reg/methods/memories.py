@@ -11,7 +11,7 @@ the combination uses the same name, unless it is `shared`.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from tff_reg.lazy import tf
@@ -81,43 +81,51 @@ def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]
 
 def own(
     method: str, declarations: Mapping[str, Declaration], values: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Returns one method's memories by name, from all memories by key."""
     found = keys(method, declarations)
     there = {name: key for name, key in found.items() if key in values}
-    # Copies, because a hook may change a list in place.
-    return _Own({name: _copied(values[key]) for name, key in there.items()})
+    return _Memories({name: frozen(values[key]) for name, key in there.items()})
 
 
-class _Own(dict[str, Any]):
-    """A method's memories by name, with a clear error for a missing one."""
+class _Memories(Mapping[str, Any]):
+    """A method's memories by name, which a hook reads; it returns the new ones."""
 
-    def __missing__(self, name: str) -> Any:
-        raise contract.NeedError(
-            f"there is no memory {name!r} here, only {', '.join(self) or 'none'}. A"
-            " method reads its own, and at clients those of the server's that are"
-            " declared by methods.sent(...)."
-        )
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise contract.NeedError(
+                f"there is no memory {name!r} here, only {', '.join(self) or 'none'}. A"
+                " method reads its own, and at clients those of the server's that are"
+                " declared by methods.sent(...)."
+            )
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
-def _copied(structure: Any) -> Any:
-    return tf.nest.pack_sequence_as(structure, tf.nest.flatten(structure))
+def frozen(structure: Any) -> Any:
+    """Returns a memory with tuples for lists: a hook returns values, and edits none."""
+    if isinstance(structure, Mapping):
+        return {name: frozen(value) for name, value in structure.items()}
+    if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
+        return tuple(map(frozen, structure))
+    return structure
+
+
+def packed_as(old: Any, new: Any) -> Any:
+    """Returns a memory's new value in the containers of its old one."""
+    return tf.nest.pack_sequence_as(old, tf.nest.flatten(new))
 
 
 def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, Any]:
-    """Computes the first values of a method's memories.
-
-    Args:
-      method: The method.
-      attribute: `client_memory` or `server_memory`.
-      weights: The trainable weights that training begins with.
-
-    Returns:
-      Structures of tensors by the memories' keys.
-
-    Raises:
-      HookError: If a declaration is no function, or the function fails.
-    """
+    """Computes the first values of a method's memories."""
     declarations = getattr(method, attribute)
     found: dict[str, Any] = collections.OrderedDict()
     for name, key in keys(method.name, declarations).items():

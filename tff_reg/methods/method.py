@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import contract, memories, words
+from tff_reg.methods import cards, contract, memories, words
 from tff_reg.methods.states import (
     Batch,
     Change,
@@ -71,10 +71,7 @@ GradientAt = Callable[..., Tensors]
 class Method:
     """Base class of all methods; without overridden hooks it is FedAvg.
 
-    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. If
-    its field `strength` is 0, the term is measured and reported but does not influence
-    training. The method's other hooks still run: without any, training equals FedAvg's
-    to the bit.
+    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s.
 
     Attributes:
       name: The method's name on the command line and in metrics.
@@ -97,6 +94,7 @@ class Method:
         that `step.outputs_of("averaged")` uses.
       if_adaptive: End of a warning: the effect of an adaptive client optimiser on the
         method.
+      card: The method's card in the documentation; None if it has no page there.
       server_step: How `next_model` makes the new model, in a few words; the server
         optimiser must then be SGD with learning rate 1.
     """
@@ -113,6 +111,7 @@ class Method:
     uploads: Sequence[str] = ()
     averaged_rounds: int = 0
     if_adaptive: ClassVar[str] = ""
+    card: ClassVar[Optional[cards.Card]] = None
     server_step: ClassVar[str] = ""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -128,17 +127,8 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self):
-        """Checks the hyperparameters.
-
-        Raises:
-          SettingError: If a value is out of range.
-        """
+        """Checks the hyperparameters."""
         settings.check(self, f"{self.name}_")
-
-    @property
-    def is_measured_only(self) -> bool:
-        """Whether the method's term is measured but takes no part in training."""
-        return does(self, "term") and not getattr(self, "strength", 1.0)
 
     # The model ------------------------------------------------------------------------
 
@@ -327,7 +317,7 @@ class Method:
         return list(server.weights)
 
 
-def does(method: Any, what: str) -> bool:
+def overrides(method: Any, what: str) -> bool:
     """Whether a method, or a method class, overrides a hook of `Method`."""
     owner = method if isinstance(method, type) else type(method)
     return getattr(owner, what) is not getattr(Method, what)

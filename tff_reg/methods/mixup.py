@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Mixup(method.Method):
     name = "mixup"
     title = "Trains on convex combinations of pairs of examples"
     paper = "Zhang et al., ICLR 2018"
+    card = cards.Card(
+        cards.LOSS,
+        "Trains on random convex combinations of pairs of examples and of their "
+        "labels.",
+        "Small local data sets, where clients overfit.",
+    )
     paper_settings = papers.FEDALIGN
 
     concentration: float = settings.setting(

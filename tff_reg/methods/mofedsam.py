@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import fedcm, fedsam, method
+from tff_reg.methods import cards, fedcm, fedsam, method
 
 _NORM_EPSILON = 1e-7
 
@@ -30,6 +30,11 @@ class MoFedSAM(fedcm.FedCM):
     name = "mofedsam"
     title = "Client-level momentum combined with sharpness-aware gradients"
     paper = "Qu et al., ICML 2022"
+    card = cards.Card(
+        cards.DRIFT,
+        "FedCM with the gradient taken after a step uphill, as in FedSAM.",
+        "FedCM's use; a step costs two gradients.",
+    )
     exclusive = (method.DRIFT,)
 
     radius: float = settings.setting(

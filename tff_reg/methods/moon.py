@@ -25,7 +25,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import memories, method, papers
+from tff_reg.methods import cards, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,12 @@ class MOON(method.Method):
         "local model's"
     )
     paper = "Li et al., CVPR 2021"
+    card = cards.Card(
+        cards.FEATURES,
+        "A contrastive loss pulls a client's features towards the global model's and "
+        "away from those of its own previous model.",
+        "Long training in which clients take part repeatedly.",
+    )
     paper_settings = papers.FEDALIGN
     required_settings = {"projector": "moon"}
     client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tff_reg.methods import catalogue, checks, method as method_lib, words
+from tff_reg.methods import cards, catalogue, checks, method as method_lib, words
 
 
 def ours() -> dict[str, type[method_lib.Method]]:
@@ -13,6 +13,15 @@ def ours() -> dict[str, type[method_lib.Method]]:
         for name, method in catalogue.methods().items()
         if method.__module__.startswith(f"{package}.")
     }
+
+
+def by_role() -> dict[str, list[str]]:
+    """Returns the names of the built-in methods by role."""
+    found: dict[str, list[str]] = {role: [] for role in cards.ROLES}
+    for name, method in ours().items():
+        assert method.card is not None
+        found[method.card.role].append(name)
+    return found
 
 
 def alternatives() -> list[dict[str, str]]:

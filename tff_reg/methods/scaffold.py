@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, memories, method, papers
+from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,13 @@ class Scaffold(method.Method):
     name = "scaffold"
     title = "Control variates that correct each local gradient for client drift"
     paper = "Karimireddy et al., ICML 2020"
+    card = cards.Card(
+        cards.DRIFT,
+        "Corrects every local gradient by the difference between the server's and the "
+        "client's control variate, an estimate of the client's drift.",
+        "Skewed classes, and clients that take part repeatedly.",
+        cards.NUMPY,
+    )
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform", "same_local_steps": True}
     exclusive = (method.DRIFT,)

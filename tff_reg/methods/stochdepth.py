@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 from tff_reg.models import forward as forward_lib
 
 
@@ -35,6 +35,12 @@ class StochDepth(method.Method):
     name = "stochdepth"
     title = "Skips residual branches at random in local training"
     paper = "Huang et al., ECCV 2016"
+    card = cards.Card(
+        cards.LOSS,
+        "Skips residual branches at random in local training; deep branches more "
+        "often.",
+        "Deep residual networks.",
+    )
     paper_settings = papers.FEDALIGN
 
     survival_probability: float = settings.setting(

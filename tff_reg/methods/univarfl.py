@@ -34,7 +34,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import cards, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,13 @@ class UniVarFL(method.Method):
     name = "univarfl"
     title = "Terms that spread features over the sphere and keep predictions varied"
     paper = "Gupta et al."
+    card = cards.Card(
+        cards.FEATURES,
+        "One term spreads the features over the unit sphere, another keeps the "
+        "predicted probabilities varied over the batch, as they would be on IID data.",
+        "Clients that lack classes, without the global model's help.",
+        cards.NUMPY,
+    )
     paper_settings = papers.UNIVARFL
     required_settings = {"projector": "feduv"}
     exclusive = (method.FEATURES,)

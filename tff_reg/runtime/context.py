@@ -8,13 +8,11 @@ import threading
 import weakref
 from typing import Any
 
-from tensorflow.python.eager import context  # There is no public API.
-
 from tff_reg.lazy import tff
 from tff_reg.runtime import values
 from tff_reg.runtime.plan import ComputationPlan
 from tff_reg.runtime.workers import Workers
-from tff_reg.seam import internals
+from tff_reg.seam import internals, tensorflow_internals
 
 
 class PlanCache:
@@ -65,7 +63,8 @@ class InProcessContext(tff.framework.SyncContext):
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         internals.refuse_tracing()
-        with context.eager_mode():  # Even if the caller builds a graph.
+        # Even if the caller builds a graph.
+        with tensorflow_internals.eager_context.eager_mode():
             plan = PLANS.plan(comp)
             parameter_type = plan.type_signature.parameter
             number_of_clients = internals.number_of_clients(

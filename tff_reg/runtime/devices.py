@@ -78,11 +78,6 @@ def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
 
     It sets memory growth on all GPUs, so that TensorFlow does not take their whole
     memory at once. It does not start TensorFlow's devices if `names` is None.
-
-    Raises:
-        NoGpuError: If `require_gpu` is set and there is no GPU.
-        ValueError: If `require_gpu` is set and `names` has other devices, or
-            TensorFlow has no device of a name.
     """
     gpus = tf.config.list_physical_devices("GPU")
     _grow_memory(gpus)
@@ -133,12 +128,7 @@ def intra_op_threads() -> int:
 
 
 def set_threads(wanted: Optional[int]) -> None:
-    """Sets TensorFlow's intra-op threads; logs it if TensorFlow has started already.
-
-    Args:
-        wanted: The number. None keeps a number that was set before, else takes the
-            number of cores divided by the default number of clients in parallel.
-    """
+    """Sets TensorFlow's intra-op threads; logs it if TensorFlow has started already."""
     current = intra_op_threads()
     if wanted is None:
         if current:

@@ -19,12 +19,7 @@ class AtClient:
 
 
 class Interpreter:
-    """Evaluates blocks, and caches the functions that it builds for them.
-
-    Args:
-        lock: Held while TensorFlow functions are built.
-        on_build: Called after each such build.
-    """
+    """Evaluates blocks, and caches the functions that it builds for them."""
 
     def __init__(self, lock: threading.RLock, on_build: Callable[[], None]):
         self._lock = lock
@@ -33,11 +28,7 @@ class Interpreter:
         self._functions: dict[int, tuple[Any, TensorFlowFunction]] = {}
 
     def evaluate(self, block: Any, bindings: dict[str, Any]) -> Any:
-        """Returns the internal value of a building block.
-
-        Raises:
-            NotImplementedError: If the kind of the block is unknown.
-        """
+        """Returns the internal value of a building block."""
         if isinstance(block, tff.framework.Reference):
             return bindings[block.name]
         if isinstance(block, tff.framework.Selection):
@@ -63,11 +54,7 @@ class Interpreter:
         )
 
     def call(self, call: tff.framework.Call, bindings: dict[str, Any]) -> Any:
-        """Returns the result of a call that is made once, not at every client.
-
-        Raises:
-            NotImplementedError: If the intrinsic is unknown.
-        """
+        """Returns the result of a call that is made once, not at every client."""
         argument = None
         if call.argument is not None:
             argument = self.evaluate(call.argument, bindings)

@@ -151,13 +151,7 @@ AT_CLIENTS: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
 
 
 class Aggregation:
-    """Folds the clients' values, in their order, into one at the server.
-
-    Args:
-        settings: The elements of the intrinsic's argument after the clients' values,
-            if any.
-        type_spec: The intrinsic's type.
-    """
+    """Folds the clients' values, in their order, into one at the server."""
 
     def __init__(self, settings: list, type_spec: tff.FunctionType):
         self._settings = settings

@@ -56,18 +56,7 @@ class Held:
 
 
 def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> Any:
-    """Packs a value for another process.
-
-    Args:
-        value: The value; marks of `visits` are kept.
-        dataset: Packs a data set.
-
-    Returns:
-        The packed value, which can be pickled.
-
-    Raises:
-        TypeError: If the value contains a function.
-    """
+    """Packs a value for another process."""
     if isinstance(value, list):
         return type(value)(pack(element, dataset) for element in value)
     if isinstance(value, tf.data.Dataset):
@@ -87,15 +76,7 @@ def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> An
 
 
 def unpack(value: Any, dataset: Callable[[Held], tf.data.Dataset]) -> Any:
-    """Unpacks a value; the inverse of `pack`.
-
-    Args:
-        value: The packed value.
-        dataset: Returns the data set of a `Held`.
-
-    Returns:
-        The value.
-    """
+    """Unpacks a value; the inverse of `pack`."""
     if isinstance(value, list):
         return type(value)(unpack(element, dataset) for element in value)
     if isinstance(value, np.ndarray):

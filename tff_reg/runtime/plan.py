@@ -47,13 +47,7 @@ class _Stage:
 
 
 class ComputationPlan:
-    """A compiled computation; `execute` runs it.
-
-    Args:
-        comp: The computation; the plan keeps no reference to it.
-        lock: Held while TensorFlow functions are built.
-        on_build: Called after each such build.
-    """
+    """A compiled computation; `execute` runs it."""
 
     def __init__(
         self,
@@ -73,19 +67,7 @@ class ComputationPlan:
             stage.program = self._program(stage)
 
     def execute(self, argument: Any, number_of_clients: int, workers) -> Any:
-        """Runs the computation on internal values.
-
-        Args:
-            argument: The internal value of the argument, or None.
-            number_of_clients: Number of clients.
-            workers: The `Workers` that run the clients' parts.
-
-        Returns:
-            The internal value of the result.
-
-        Raises:
-            ClientError: If a client's part fails.
-        """
+        """Runs the computation on internal values."""
         bindings: dict[str, Any] = {}
         if self._parameter_name is not None:
             bindings[self._parameter_name] = argument
@@ -100,11 +82,7 @@ class ComputationPlan:
             return self._interpreter.evaluate(self._result, bindings)
 
     def function_value(self, comp: Any) -> Callable[[Any], Any]:
-        """Returns the function value of a computation that is an argument.
-
-        Raises:
-            TypeError: If the argument is no computation.
-        """
+        """Returns the function value of a computation that is an argument."""
         if not isinstance(comp, tff.framework.ConcreteComputation):
             raise TypeError(
                 "Expected a TFF computation for an argument of functional type, found "
@@ -158,13 +136,7 @@ class ComputationPlan:
 
 
 def _call_dominant(block, peel=True):
-    """Compiles a building block to call-dominant form.
-
-    Returns:
-        The parameter's name or None, the calls as (name, call) in order, and the
-        block that computes the result from them. With `peel` False the last block is
-        that of a function, and the calls are those that it needs from outside.
-    """
+    """Compiles a building block to call-dominant form."""
     if peel and not isinstance(block, tff.framework.Lambda):
         block = _as_lambda(block)
     block = tff.framework.to_call_dominant(block)

@@ -33,17 +33,7 @@ class PythonCall:
 def add(
     function: Callable[..., Sequence[Any]], inputs: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[list[Any], PythonCall]:
-    """Adds a call of a Python function to the graph that is being built.
-
-    Args:
-      function: Function of eager tensors that returns a list of eager tensors.
-      inputs: The function's arguments, tensors of the graph.
-      specs: The `tf.TensorSpec`s of the function's results, at least one.
-
-    Returns:
-      The results in the graph, and the call, which must be kept as long as the graph
-      runs.
-    """
+    """Adds a call of a Python function to the graph that is being built."""
     made = PythonCall(function)
     results: Any = tf.py_function(made, inputs, [spec.dtype for spec in specs])
     for result, spec in zip(results, specs):

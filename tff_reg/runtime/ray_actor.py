@@ -55,15 +55,7 @@ def versions() -> str:
 
 
 class Actor:
-    """A Ray actor that does the work of clients.
-
-    Args:
-        threads: TensorFlow's threads for one operation: the driver's number, because it
-            influences the last bits.
-        operations: Number of TensorFlow's operations at a time on a CPU; more than the
-            actor's cores slow each other and other actors down.
-        uses_gpu: Whether the actor has a GPU or a share of one.
-    """
+    """A Ray actor that does the work of clients."""
 
     def __init__(self, threads: int, operations: int, uses_gpu: bool):
         quiet.silence()
@@ -109,20 +101,7 @@ class Actor:
         examples: dict[Any, Any],
         forget: list[Any],
     ) -> tuple[Optional[str], Any]:
-        """Does the work of one client.
-
-        Args:
-            program: Number of the program, and Ray's reference to its `Program.dump`.
-            common: Number of the values for all clients, and Ray's reference to them,
-                packed.
-            members: The client's own values, packed.
-            examples: Clients' examples to keep, by name: arrays in a structure, a
-                `Graph`, or a function that loads them on this machine.
-            forget: Names of examples to discard.
-
-        Returns:
-            The reason of a failure or None, and the packed result.
-        """
+        """Does the work of one client."""
         # Errors are returned: Ray cannot pass on every exception.
         try:
             for name in forget:

@@ -6,7 +6,6 @@ Imports neither TensorFlow nor TFF, and Ray only when a connection is made.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import os
 import signal
@@ -21,7 +20,7 @@ from typing import Any, Optional
 from tff_reg import scratch
 from tff_reg.lazy import logging, ray
 from tff_reg.runtime import devices, ray_watcher
-from tff_reg.seam import WorkerError
+from tff_reg.seam import WorkerError, ray_internals
 
 # Sockets' paths may have 107 bytes, of which Ray's names take 64.
 _LONGEST_FOLDER = 43
@@ -42,14 +41,7 @@ _ENVIRONMENT = {
 
 
 def check_address(address: str) -> None:
-    """Checks the form of an address.
-
-    Args:
-        address: `"auto"`, or host:port.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """Checks the form of an address."""
     host, _, port = address.rpartition(":")
     if address != "auto" and not (
         host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
@@ -61,11 +53,7 @@ def check_address(address: str) -> None:
 
 
 def check_installed() -> None:
-    """Checks that Ray is installed.
-
-    Raises:
-        WorkerError: If it is not installed.
-    """
+    """Checks that Ray is installed."""
     if importlib.util.find_spec("ray") is None:
         raise WorkerError(
             "Ray is not installed: bin/run --runtime=ray installs it, and so does "
@@ -76,19 +64,9 @@ def check_installed() -> None:
 class Cluster:
     """A connection to Ray.
 
-    Args:
-        address: Address of the cluster's head node, or `"auto"` for the cluster of
-            which this machine is a node. None: the cluster that the process is
-            connected to, else a Ray that is started on this machine and ended by
-            `stop`.
-        cpus: Number of CPUs that a started Ray takes this machine to have.
-
     Attributes:
         is_local: Whether Ray was started on this machine.
         folder: The folder of a started Ray, removed when this process ends; or None.
-
-    Raises:
-        WorkerError: If there is no such cluster.
     """
 
     def __init__(self, address: Optional[str], cpus: float):
@@ -118,7 +96,9 @@ class Cluster:
                 host, _, port = address.rpartition(":")
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
-            self._printing = _set("worker", "print_to_stdstream", _say)
+            self._printing = ray_internals.set_attribute(
+                "worker", "print_to_stdstream", _say
+            )
             # Ray sets its own SIGTERM handler; ours says how to resume.
             with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
@@ -139,7 +119,9 @@ class Cluster:
         if self._is_ours:
             ray.shutdown()
             if self._printing is not None:
-                _set("worker", "print_to_stdstream", self._printing)
+                ray_internals.set_attribute(
+                    "worker", "print_to_stdstream", self._printing
+                )
         if self._watcher is not None:
             assert self._watcher.stdin
             self._watcher.stdin.close()
@@ -185,11 +167,11 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
     if not is_asked_for:
         yield
         return
-    before = _set("ray_constants", "ENABLE_RAY_CLUSTER", False)
+    before = ray_internals.set_attribute("ray_constants", "ENABLE_RAY_CLUSTER", False)
     try:
         yield
     finally:
-        _set("ray_constants", "ENABLE_RAY_CLUSTER", before)
+        ray_internals.set_attribute("ray_constants", "ENABLE_RAY_CLUSTER", before)
 
 
 def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
@@ -197,14 +179,6 @@ def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
     del ignore_prefix
     for text in data["lines"]:
         logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
-
-
-def _set(module: str, name: str, value: Any) -> Any:
-    """Sets an attribute of a private module of Ray's; returns its old value."""
-    ray_own: Any = importlib.import_module(f"ray._private.{module}")
-    before = getattr(ray_own, name)
-    setattr(ray_own, name, value)
-    return before
 
 
 @contextlib.contextmanager

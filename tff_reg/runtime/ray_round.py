@@ -93,12 +93,7 @@ class Round:
         self._next_tick = 0.0
 
     def results(self) -> Iterator[list[list[Any]]]:
-        """Yields the results in the clients' order.
-
-        Raises:
-            ClientError: If a client fails, or has lost two actors.
-            WorkerError: If no actor is left, or all were lost at once, twice.
-        """
+        """Yields the results in the clients' order."""
         actors = self._workers
         actors.grow()
         actors.wait()

@@ -18,15 +18,7 @@ _PATIENCE_SECONDS = 30
 
 
 def processes(folder: str, but: set[int]) -> list[int]:
-    """Returns the processes that were started with a folder or have its files open.
-
-    Args:
-        folder: The folder.
-        but: Ids of processes to leave out.
-
-    Returns:
-        The processes' ids.
-    """
+    """Returns the processes that were started with a folder or have its files open."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         pid = int(process.name)

@@ -67,14 +67,6 @@ class RayWorkers:
     Attributes:
         actors: The running and the starting actors.
         numbers: Counter that gives each sent value a number as its name.
-
-    Args:
-        options: The options.
-        require_gpu: Whether clients must run on GPUs.
-
-    Raises:
-        WorkerError: If there is no Ray, or no room for an actor.
-        NoGpuError: If `require_gpu` is set and Ray has no GPU.
     """
 
     # The device of the server's part.
@@ -133,10 +125,6 @@ class RayWorkers:
 
         A client whose actor is lost goes to another actor; after a second loss it
         fails.
-
-        Raises:
-            ClientError: If a client fails.
-            WorkerError: If no actor is left.
         """
         if not len(cohort):
             return
@@ -183,14 +171,7 @@ class RayWorkers:
             self.actors.append(self._start())
 
     def wait(self, everyone: bool = False) -> None:
-        """Waits until an actor has started.
-
-        Args:
-            everyone: Whether to wait for all starting actors.
-
-        Raises:
-            WorkerError: If there is no actor and none can be started.
-        """
+        """Waits until an actor has started."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             starting = [actor for actor in self.actors if actor.starting is not None]

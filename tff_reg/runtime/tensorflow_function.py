@@ -14,13 +14,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
-# There is no public API.
-from tensorflow.python.eager import cancellation, context, execute
-
 from tff_reg import seam
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, python_calls
-from tff_reg.seam import internals
+from tff_reg.seam import internals, tensorflow_internals as tf_internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 
@@ -31,14 +28,6 @@ class TensorFlowFunction:
     The function is built at the first call, under `lock`, and made ready for a device
     by the first call on it. Every call has its own variables and tables, so calls may
     run at the same time.
-
-    Args:
-        block: The building block; its proto must hold a TensorFlow graph.
-        lock: Held while TensorFlow functions are built.
-        on_build: Called after each build (tests count them).
-
-    Raises:
-        NotImplementedError: If the computation is not a TensorFlow one (JAX).
     """
 
     def __init__(
@@ -99,7 +88,7 @@ class TensorFlowFunction:
 
     def _run(self, feeds: list[Any]) -> Any:
         if self._around_python is None:
-            self._make_ready(context.context().device_name, feeds)
+            self._make_ready(tf_internals.eager_context.context().device_name, feeds)
             return self._function(*feeds)
         before, call, after = self._around_python
         return after(*feeds, *call(*before(*feeds)))
@@ -195,7 +184,7 @@ def _optimizing_once(has_loops: bool) -> Iterator[None]:
     take a fifth of a deep network's first round and make no step faster. Functions
     without loops, such as the server's sums, are not optimised: it would take longer.
     """
-    here = context.context()
+    here = tf_internals.eager_context.context()
     usual = here.function_call_options
     here.function_call_options = _options(
         usual.config_proto_serialized, usual.executor_type, here.num_gpus(), has_loops
@@ -220,7 +209,7 @@ def _options(
     if not num_gpus:
         rewriter.memory_optimization = rewriter.NO_MEM_OPT
         rewriter.layout_optimizer = rewriter.OFF
-    return context.FunctionCallOptions(executor_type, config)
+    return tf_internals.eager_context.FunctionCallOptions(executor_type, config)
 
 
 def _instantiate(function: Any, feeds: list[Any]) -> None:
@@ -228,13 +217,16 @@ def _instantiate(function: Any, feeds: list[Any]) -> None:
 
     TensorFlow optimises and places a function even if its call is already cancelled.
     """
-    here, called = context.context(), function._inference_function
+    here, called = (
+        tf_internals.eager_context.context(),
+        tf_internals.inference_function(function),
+    )
     options = here.function_call_options.as_attrs().items()
-    cancelled = cancellation.CancellationManager()
+    cancelled = tf_internals.cancellation.CancellationManager()
     cancelled.start_cancel()
     # The real call will raise all other errors.
     with contextlib.suppress(tf.errors.OpError):
-        execute.execute_with_cancellation(
+        tf_internals.execute.execute_with_cancellation(
             called.name.decode("utf-8"),
             num_outputs=len(called.function_type.flat_outputs),
             inputs=feeds,
@@ -250,8 +242,8 @@ def _remove_from_tensorflow(names: list[str]) -> None:
     TensorFlow removes a wrapped function itself, but not the functions that it calls.
     """
     for name in names:
-        if context.context().has_function(name):
-            context.context().remove_function(name)
+        if tf_internals.eager_context.context().has_function(name):
+            tf_internals.eager_context.context().remove_function(name)
 
 
 def _leaf_names(binding) -> list:

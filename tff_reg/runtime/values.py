@@ -37,19 +37,7 @@ _checked: dict[tuple[str, str], None] = collections.OrderedDict()
 
 
 def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) -> Any:
-    """Converts the argument of a computation to an internal value.
-
-    Args:
-        value: The caller's argument.
-        type_spec: The type of the computation's parameter.
-        function: Converts a TFF computation in the argument.
-
-    Returns:
-        The internal value.
-
-    Raises:
-        TypeError: As the native context does, if `value` is of another type.
-    """
+    """Converts the argument of a computation to an internal value."""
     with tf.device("CPU:0"):
         if isinstance(value, tff.structure.Struct) and isinstance(
             type_spec, tff.StructType
@@ -230,15 +218,7 @@ def _array(value: Any) -> Any:
 
 
 def filled(type_spec: tff.Type, value_of: Callable[[tf.DType], Any]) -> Any:
-    """Returns tensors of a type, filled with values; unknown dimensions are 0.
-
-    Args:
-        type_spec: A `tff.TensorType` or a structure of them.
-        value_of: The value for each dtype.
-
-    Returns:
-        The tensors, in lists for structures.
-    """
+    """Returns tensors of a type, filled with values; unknown dimensions are 0."""
     if isinstance(type_spec, tff.TensorType):
         shape = [0 if n is None else n for n in type_spec.shape or ()]
         dtype = tf_dtype(type_spec)

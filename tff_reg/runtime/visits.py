@@ -39,15 +39,7 @@ def reason(error: BaseException) -> str:
 
 
 class Program:
-    """The computation at each client of a stage.
-
-    Args:
-        interpreter: The interpreter that evaluates it.
-        calls: The calls of intrinsics at the client in their order, each with the name
-            of its result.
-        kept: The names whose values are the first part of the result.
-        folded: The building blocks whose values are the second part.
-    """
+    """The computation at each client of a stage."""
 
     def __init__(
         self,
@@ -80,15 +72,7 @@ class Program:
         )
 
     def run(self, common: dict[str, Any], members: Sequence[Any]) -> list[list[Any]]:
-        """Does the work of one client.
-
-        Args:
-            common: `Cohort.common`, the values for all clients by name.
-            members: `Cohort.members` of the client.
-
-        Returns:
-            The values to keep, and the values to fold.
-        """
+        """Does the work of one client."""
         bindings = {name: _with(value, members) for name, value in common.items()}
         evaluate = self._interpreter.evaluate
         for name, call in self._calls:
@@ -107,12 +91,6 @@ class Cohort:
         program: The program.
         common: The values for all clients by name, with marks in the places of the
             client's own values.
-
-    Args:
-        program: The program.
-        bindings: The values of the program's names.
-        argument: The argument of the whole computation, which has the clients' ids.
-        count: Number of clients.
     """
 
     def __init__(
@@ -132,11 +110,7 @@ class Cohort:
         return [each.members[index] for each in self._at_clients]
 
     def visit(self, index: int) -> list[list[Any]]:
-        """Does the work of client `index` in this thread; see `Program.run`.
-
-        Raises:
-            ClientError: If the work fails.
-        """
+        """Does the work of client `index` in this thread; see `Program.run`."""
         with self.naming(index):
             return self.program.run(self.common, self.members(index))
 

@@ -17,15 +17,7 @@ _WAITING_BYTES = 16 * 2**20
 
 
 def may_wait(result: Any, at_a_time: int) -> int:
-    """Returns the number of finished results that may wait for an earlier client's.
-
-    Args:
-        result: The first result.
-        at_a_time: Number of clients at a time.
-
-    Returns:
-        The number; 0 if results are large.
-    """
+    """Returns the number of finished results that may wait for an earlier client's."""
     return min(at_a_time, _WAITING_BYTES // max(1, values.num_bytes(result)))
 
 
@@ -41,20 +33,12 @@ class Workers(Protocol):
         """Yields the result of `visits.Program.run` for each client, in their order.
 
         If the caller stops early, or a client fails, no further clients are started.
-
-        Raises:
-            ClientError: If a client's part fails.
         """
         ...
 
 
 class ClientWorkers:
-    """Threads for each device.
-
-    Args:
-        devices: The names of the devices; client `i` runs on device `i % len`.
-        clients_in_parallel: Number of clients at a time on each device.
-    """
+    """Threads for each device."""
 
     def __init__(self, devices: Sequence[str], clients_in_parallel: int):
         self.devices = tuple(devices)

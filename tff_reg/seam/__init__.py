@@ -164,11 +164,7 @@ def choose_keras() -> None:
 
 
 def keras() -> types.ModuleType:
-    """Returns Keras 2, even if `tf.keras` is Keras 3; our networks need no Keras.
-
-    Raises:
-      MissingError: If Keras 2 is not installed.
-    """
+    """Returns Keras 2, even if `tf.keras` is Keras 3; our networks need no Keras."""
     import tensorflow as tf  # noqa: PLC0415
 
     if _release(tf.__version__) < _TODAY:
@@ -301,13 +297,7 @@ class _TffLoader(importlib.abc.Loader):
 
 
 class _WithKeras2(types.ModuleType):
-    """TensorFlow with Keras 2 as its `keras`, even if `tf.keras` is Keras 3.
-
-    Args:
-      tensorflow: TensorFlow.
-      is_needed: Whether `keras` imports Keras 2; else `keras` is `tf.keras` until
-        Keras 2 is imported elsewhere.
-    """
+    """TensorFlow with Keras 2 as its `keras`, even if `tf.keras` is Keras 3."""
 
     def __init__(self, tensorflow: types.ModuleType, is_needed: bool = True):
         super().__init__(tensorflow.__name__)

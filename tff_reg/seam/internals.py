@@ -73,11 +73,7 @@ def _context_of_a_new_thread():
 
 
 def refuse_tracing() -> None:
-    """Checks that no `tf.function` is being traced.
-
-    Raises:
-      RuntimeError: If one is being traced.
-    """
+    """Checks that no `tf.function` is being traced."""
     if tf.inside_function():
         raise RuntimeError(
             "A TFF computation was called while TensorFlow traces a function, and its"
@@ -152,11 +148,7 @@ def with_type_order(dataset, element_type):
 
 
 def check_dataset(dataset, type_spec) -> None:
-    """Checks that `dataset` is of the sequence type `type_spec`.
-
-    Raises:
-        TypeError: If it is not.
-    """
+    """Checks that `dataset` is of the sequence type `type_spec`."""
     element_type = tff.types.tensorflow_to_type(dataset.element_spec)
     value_serialization._check_container_compat_with_tf_nest(element_type)
     if not type_spec.is_assignable_from(tff.SequenceType(element_type)):

@@ -27,7 +27,7 @@ def adapt_model_fn(
     Returns:
       A function without arguments that makes the model.
     """
-    changing = [m for m in methods if method_lib.does(m, "adapt_network")]
+    changing = [m for m in methods if method_lib.overrides(m, "adapt_network")]
     if not changing:
         return model_fn
 

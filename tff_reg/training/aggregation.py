@@ -82,24 +82,7 @@ def _exact_needed(name: str) -> str:
 def build_upload_aggregator(
     model_aggregator: Optional[AggregationFactory], uploads_type: tff.types.Type
 ) -> tff.templates.AggregationProcess:
-    """Builds the summation of the clients' uploads.
-
-    Args:
-      model_aggregator: The aggregator of the updates, also used for uploads; None for
-        plain sums.
-      uploads_type: The type of a client's uploads, perhaps without any tensor.
-
-    Returns:
-      A process. Its `next` takes each client's uploads and a flag, int32, that is 1 if
-      the client trained, else 0. It returns the uploads' sum and a count, int32, that
-      turns the aggregator's means into sums: with an aggregator the uploads' sum is
-      their mean times the count. The count is the number of clients that trained,
-      summed securely; for an unweighted aggregator the cohort's size, or 0 if no client
-      trained; for a private aggregator the cohort's size, which is public.
-
-    Raises:
-      ValueError: If the aggregator does not take the uploads' type.
-    """
+    """Builds the summation of the clients' uploads."""
     if model_aggregator is None or not tff.structure.flatten(uploads_type):
         return _plain_sums(model_aggregator, uploads_type)
     try:

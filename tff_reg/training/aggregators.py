@@ -34,18 +34,7 @@ AggregationFactory = Union[
 def declare(
     factory: AggregationFactory, *, adds_noise: bool, keeps_sums: bool
 ) -> AggregationFactory:
-    """Says of an aggregator what cannot be seen from outside.
-
-    Args:
-      factory: The aggregator.
-      adds_noise: Whether it adds noise, which BatchNorm's running variances do not
-        bear.
-      keeps_sums: Whether its sums are exact up to rounding: it neither clips nor zeroes
-        nor adds noise. Some methods need that.
-
-    Returns:
-      The aggregator.
-    """
+    """Says of an aggregator what cannot be seen from outside."""
     vars(factory).update(adds_noise=adds_noise, keeps_sums=keeps_sums)
     return factory
 
@@ -78,19 +67,6 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         Unlike `tff.learning.dp_aggregator` by default, this does not zero extremely
         large values: the bound for zeroing is estimated without noise, so that no
         epsilon would hold.
-
-        Args:
-          noise_multiplier: z, the noise standard deviation divided by the clipping
-            norm. With adaptive clipping z covers the sum and the count of clipped
-            clients together; the noise on the sum is somewhat larger.
-          clients_per_round: Divisor of the sum, also if fewer clients train.
-          clip_norm: The clipping norm, of all tensors together; with adaptive clipping
-            the initial one.
-          adaptive: Whether the norm follows the clients' median.
-
-        Raises:
-          ValueError: If a number is out of range, or the cohort is too small for
-            adaptive clipping with this noise: z must be below clients_per_round / 10.
         """
         if 0 < noise_multiplier < aggregator_settings.LEAST_NOISE:
             raise ValueError(
@@ -125,27 +101,7 @@ def build_model_aggregator(
     compressed_bits: int = 8,
     compressed_threshold: int = 20000,
 ) -> Optional[AggregationFactory]:
-    """Builds an aggregator by its name; the arguments of other kinds have no effect.
-
-    Args:
-      kind: One of `aggregator_settings.KINDS`.
-      clients_per_round: The number of clients in a round, for `dp`.
-      zeroing: Whether updates with extremely large values count as 0; not for `dp`.
-      clipping: Whether updates are clipped at the 0.8 quantile of their norms; not for
-        `dp`, which always clips.
-      dp_noise_multiplier: See `PrivateMeanFactory`.
-      dp_clipping: `adaptive` or `fixed`.
-      dp_clip_norm: See `PrivateMeanFactory`.
-      compressed_bits: Bits per number, 1 to 16.
-      compressed_threshold: Tensors with more elements are quantised.
-
-    Returns:
-      The argument `model_aggregator` of `build_regularized`: None for `mean`, its
-      default.
-
-    Raises:
-      ValueError: If there is no such kind, or an argument is out of range.
-    """
+    """Builds an aggregator by its name; the arguments of other kinds have no effect."""
     if kind == "mean":
         return None
     is_exact = not (zeroing or clipping)

@@ -21,19 +21,6 @@ def build_averaging_distributor(
     The model itself goes through `model_distributor`; the mean, which includes this
     round's model, is broadcast. A model equal to the previous one (no client trained)
     is not counted again.
-
-    Args:
-      model_distributor: Sends the model to the clients.
-      received_type: The type of the received weights: a structure of the model's
-        `ModelWeights`, and of the mean trainable weights.
-      num_models: The number of models in the mean, at least 1; fewer in the first
-        rounds.
-      looks_ahead: Whether a method sends other weights than the model's. The
-        distributor then takes a pair: the weights to send, and the model's weights.
-
-    Returns:
-      A `tff.learning.templates.DistributionProcess`. Its state holds the trainable
-      weights of the last `num_models` models, the newest first.
     """
     model_name, mean_name = tff.structure.name_list(received_type)
     weights_type = received_type[model_name]

@@ -25,22 +25,10 @@ def build_client_update(
     training: local_training.LocalTraining,
     weighting: tff.learning.ClientWeighting,
     needs: needs_lib.Needs,
-    loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
-    """Builds the `tf.function` that a client runs.
-
-    Args:
-      model_fn: Makes the model.
-      training: The settings of the client's training.
-      weighting: The clients' weights.
-      needs: The values that the methods' hooks need.
-      loop_implementation: How a client iterates over its data.
-
-    Returns:
-      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
-    """
+    """Builds the `tf.function` that a client runs."""
     local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
-    return tf.function(_build(local_round, training, needs, loop_implementation))
+    return tf.function(_build(local_round, training, needs))
 
 
 def build_eager_client_update(
@@ -51,24 +39,11 @@ def build_eager_client_update(
     spec: Any,
     kept: list[Any],
 ) -> Callable[..., Any]:
-    """Builds the function that a client runs, as `build_client_update`, but eagerly.
-
-    Args:
-      model_fn: Makes the model, a new one for each client and round.
-      training: The settings of the client's training.
-      weighting: The clients' weights.
-      needs: The values that the methods' hooks need.
-      spec: The `tf.TensorSpec`s of a client's output.
-      kept: As for `debugging.eagerly`.
-
-    Returns:
-      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
-    """
+    """Builds the function that a client runs, as `build_client_update`, but eagerly."""
 
     def update(*arguments: Any) -> client_states.ClientOutput:
         own = local_round_lib.LocalRound(model_fn, training, weighting, needs)
-        loop = tff.learning.LoopImplementation.DATASET_ITERATOR
-        return as_tensors(_build(own, training, needs, loop)(*arguments))
+        return as_tensors(_build(own, training, needs)(*arguments))
 
     return debugging.eagerly(update, spec, kept)
 
@@ -83,7 +58,6 @@ def _build(
     local_round: local_round_lib.LocalRound,
     training: local_training.LocalTraining,
     needs: needs_lib.Needs,
-    loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
     """Builds the Python function of a client's round, traced or eager."""
     form = training.data_form
@@ -118,40 +92,11 @@ def _build(
             progress = train_on_element(progress, as_written(form.element)(data))
         else:
             batches = data.filter(as_written(_has_examples))
-            progress = _reduce_elements(
-                loop_implementation, train_on_element, batches, progress
-            )
+            for batch in iter(batches):
+                progress = train_on_element(progress, batch)
         return as_written(local_round.finish)(visit, progress)
 
     return client_update
-
-
-def _reduce_elements(
-    loop_implementation: tff.learning.LoopImplementation,
-    step_fn: Callable[..., Any],
-    data: Any,
-    state: Any,
-):
-    """Folds `step_fn(state, element)` over a data set."""
-    if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
-        if tf.config.functions_run_eagerly():
-            raise ValueError(
-                "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
-                " tf.config.run_functions_eagerly(False), or use another"
-                " loop_implementation."
-            )
-
-        @tf.function  # AutoGraph does not convert functions that reduce calls.
-        def flat_step_fn(flat: Any, element: Any):
-            new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
-            return tuple(tf.nest.flatten(new_state))
-
-        # A flat tuple, because reduce converts a list to one tensor.
-        flat = data.reduce(tuple(tf.nest.flatten(state)), flat_step_fn)
-        return tf.nest.pack_sequence_as(state, flat)
-    for element in iter(data):
-        state = step_fn(state, element)
-    return state
 
 
 def _has_examples(*batch: Any) -> tf.Tensor:

@@ -72,24 +72,8 @@ def build_client_work(
     memories: memory_lib.Memories,
     client_weighting: tff.learning.ClientWeighting,
     metrics_aggregator: Optional[Callable[..., Any]],
-    loop_implementation: tff.learning.LoopImplementation,
 ) -> ClientWork:
-    """Builds the client work.
-
-    Args:
-      description: The model and its methods.
-      memories: The methods' memories.
-      client_weighting: The clients' weights; a client without examples weighs 0.
-      metrics_aggregator: As in TFF's builders; None sums and finalises.
-      loop_implementation: How a client loops over batches; an iterator is twice as fast
-        as `dataset.reduce` in TFF's own runtime.
-
-    Returns:
-      The client work.
-
-    Raises:
-      ValueError: If a hyperparameter is out of range, or a schedule's rate is missing.
-    """
+    """Builds the client work."""
     initialize, next_state, get_hparams, set_hparams = _build_state(description)
     aggregate_metrics = (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
         description.metric_finalizers
@@ -98,7 +82,6 @@ def build_client_work(
         description,
         memories,
         client_weighting,
-        loop_implementation,
         get_hparams.type_signature.parameter,
     )
     on_clients = [
@@ -183,7 +166,6 @@ def _build_update(
     description: description_lib.Description,
     memories: memory_lib.Memories,
     weighting: tff.learning.ClientWeighting,
-    loop_implementation: tff.learning.LoopImplementation,
     state_type: tff.types.Type,
 ) -> tff.Computation:
     """Builds (state, received, data, client and sent memories) -> `ClientOutput`."""
@@ -207,7 +189,7 @@ def _build_update(
                 *own, description.output_spec, description.kept
             )
         else:
-            update = client_update_lib.build_client_update(*own, loop_implementation)
+            update = client_update_lib.build_client_update(*own)
         rate_factor = training.learning_rate_schedule(state["round_num"])
         try:
             return update(state["hparams"], rate_factor, received, data, client, server)

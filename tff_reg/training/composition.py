@@ -42,7 +42,6 @@ Process = Union[
 _ARGUMENTS = (
     "client_data",
     "client_optimizer_fn",
-    "loop_implementation",
     "metrics_aggregator",
     "model_aggregator",
     "model_distributor",
@@ -75,9 +74,6 @@ def build_regularized(
     model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
     model_aggregator: Optional[tff.aggregators.WeightedAggregationFactory] = None,
     metrics_aggregator: Optional[Callable[..., Any]] = None,
-    loop_implementation: tff.learning.LoopImplementation = (
-        tff.learning.LoopImplementation.DATASET_ITERATOR
-    ),
     *,
     client_data: data_forms.DataForm = data_forms.BatchedData(),
     max_gradient_norm: Optional[float] = None,
@@ -102,7 +98,6 @@ def build_regularized(
       model_distributor: Sends the model to the clients; None broadcasts it.
       model_aggregator: Any TFF aggregator, also for uploads; None is the weighted mean.
       metrics_aggregator: As in TFF's builders; None sums and finalises.
-      loop_implementation: How clients iterate over their data.
       client_data: The form of the client data.
       max_gradient_norm: Maximum global norm of a gradient; None disables clipping.
       learning_rate_schedule: Factor on the client learning rate, per round.
@@ -141,7 +136,6 @@ def build_regularized(
         client_work_lib.build_client_work,
         client_weighting=client_weighting,
         metrics_aggregator=metrics_aggregator,
-        loop_implementation=loop_implementation,
     )
     return _compose(
         description_lib.describe(model_fn, training),
@@ -163,8 +157,11 @@ def _compose(
     training, weights_type = description.training, description.weights_type
     memories = memory_lib.build_memories(training.methods, weights_type)
     client_work = build_work(description, memories)
-    stepping = next((m.name for m in training.methods if m.server_step), None)
-    finalizer = finalizer_lib.build_finalizer(server_optimizer, weights_type, stepping)
+    finalizer = finalizer_lib.build_finalizer(
+        server_optimizer,
+        weights_type,
+        next((m.name for m in training.methods if m.server_step), None),
+    )
     server = server_lib.Server(finalizer)
     if training.is_stateful:
         uploads_type = client_work.next.type_signature.result.uploads.member
@@ -212,7 +209,7 @@ def _distributor(
         model_distributor,
         description.received_type,
         training.averaged_rounds,
-        any(method_lib.does(m, "broadcast") for m in training.methods),
+        any(method_lib.overrides(m, "broadcast") for m in training.methods),
     )
 
 

@@ -17,17 +17,7 @@ from tff_reg.runtime import python_calls
 def eagerly(
     function: Callable[..., Any], spec: Any, kept: list[Any]
 ) -> Callable[..., Any]:
-    """Wraps a function so that a graph calls it eagerly.
-
-    Args:
-      function: Function from structures of tensors and `tf.data.Dataset`s to a
-        structure of tensors.
-      spec: The `tf.TensorSpec`s of the function's result.
-      kept: List that keeps alive the Python objects which the graph calls.
-
-    Returns:
-      A function of the same arguments, to be called in a graph.
-    """
+    """Wraps a function so that a graph calls it eagerly."""
 
     def call(*arguments: Any) -> Any:
         flat = tf.nest.flatten(arguments)

@@ -23,16 +23,7 @@ from tff_reg.training import (
 
 
 def update_type(model_weights_type: Any) -> tff.types.Type:
-    """Returns the type of a client's update.
-
-    Args:
-      model_weights_type: The TFF type of the model's `ModelWeights`.
-
-    Returns:
-      If all non-trainable weights are integers, the type of the trainable weights, as
-      in TFF's own processes; else the type of a `ModelWeights` with all floats, because
-      statistics such as BatchNorm's are averaged, too.
-    """
+    """Returns the type of a client's update."""
     statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
     if not statistics:
         return model_weights_type.trainable

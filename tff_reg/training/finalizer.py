@@ -19,7 +19,7 @@ NO_OPTIMIZER = (
 def build_finalizer(
     server_optimizer: tff.learning.optimizers.Optimizer,
     model_weights_type: tff.types.StructWithPythonType,
-    stepping: Optional[str] = None,
+    server_step_owner: Optional[str] = None,
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds the finalizer of every process.
 
@@ -34,8 +34,8 @@ def build_finalizer(
       server_optimizer: The server optimiser; SGD with learning rate 1 sets the model
         to the weighted average of the clients' models.
       model_weights_type: The TFF type of the model's `ModelWeights`.
-      stepping: The name of a method that makes the new model itself, or None. With such
-        a method the learning rate must be 1.
+      server_step_owner: The name of a method that makes the new model itself, or None.
+        With such a method the learning rate must be 1.
 
     Returns:
       A `tff.learning.templates.FinalizerProcess`. If the model has statistics, its
@@ -64,9 +64,9 @@ def build_finalizer(
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
     def set_hparams(state: Any, hparams: Any):
         hparams = optimizers.check(hparams)
-        if stepping:
+        if server_step_owner:
             is_one = tf.equal(hparams["learning_rate"], 1.0)
-            said = [NO_OPTIMIZER.format(stepping)]
+            said = [NO_OPTIMIZER.format(server_step_owner)]
             with tf.control_dependencies([tf.debugging.Assert(is_one, said)]):
                 hparams["learning_rate"] = tf.identity(hparams["learning_rate"])
         return server_optimizer.set_hparams(state, hparams)

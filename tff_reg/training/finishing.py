@@ -22,12 +22,6 @@ NOT_FINITE = "not_finite"
 class Finishing:
     """The end of a client's round: makes the client's output.
 
-    Args:
-      model: The model that was trained.
-      methods: The methods of the combination.
-      is_uniform: Whether all clients have the same weight.
-      hooks: Calls the methods' hooks.
-
     Attributes:
       blamed: Names of the methods that have a metric `<method>/not_finite`.
     """
@@ -46,22 +40,7 @@ class Finishing:
     def finish(
         self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
     ) -> ClientOutput:
-        """Ends the training.
-
-        Args:
-          visit: The client before its training.
-          progress: The progress at the end of the training.
-          locals_: Each method's view of the client at the end, by the method's name.
-
-        Returns:
-          The client's output. A client whose update, memory, upload or term is not
-          finite counts in `rejected_clients`, and in `<method>/not_finite` for a term,
-          or with a finite update for a memory or upload. It counts in nothing else and
-          keeps its old memory, as does a client without examples.
-
-        Raises:
-          HookError: If a hook fails or returns a wrong value.
-        """
+        """Ends the training."""
         finished = {
             name: self._finished(method, locals_[name], visit)
             for name, method in self._by_name.items()
@@ -91,7 +70,7 @@ class Finishing:
         self, method: method_lib.Method, local: Any, visit: Visit
     ) -> method_lib.Finished:
         own = method_lib.Finished()
-        if method_lib.does(method, "finish"):
+        if method_lib.overrides(method, "finish"):
             own = self._hooks.call(method, "finish", local)
         memory = memories.own(method.name, method.client_memory, visit.client)
         return hook_results.finished(method, own, memory)
@@ -108,7 +87,8 @@ class Finishing:
             method = self._by_name[name]
             keys = memories.keys(name, method.client_memory)
             for each, value in own.memory.items():
-                self._hooks.add(new, keys[each], method, "finish", value)
+                key = keys[each]
+                new[key] = memories.packed_as(visit.client[key], value)
         return collections.OrderedDict(
             (name, numbers.where(has_trained, new.get(name, old), old))
             for name, old in visit.client.items()
@@ -151,7 +131,7 @@ class Finishing:
         parts = numbers.all_finite([own.memory, own.upload])
         # Broken weights break memories and uploads, but not the sums of terms.
         is_sound = tf.logical_or(parts, tf.logical_not(is_finite))
-        if f"{name}/term" in progress.sums and not self._by_name[name].is_measured_only:
+        if f"{name}/term" in progress.sums:
             of_terms = numbers.all_finite(progress.sums[f"{name}/term"])
             is_sound = tf.logical_and(is_sound, of_terms)
         return is_sound
@@ -189,7 +169,7 @@ class Finishing:
 
 def _has_part(method: method_lib.Method) -> bool:
     """Whether a method has a term, memories or uploads, which may not be finite."""
-    has_term = method_lib.does(method, "term") and not method.is_measured_only
+    has_term = method_lib.overrides(method, "term")
     return has_term or bool(method.client_memory or method.uploads)
 
 

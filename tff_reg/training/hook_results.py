@@ -32,7 +32,7 @@ def changed(
     *arguments: Any,
 ) -> method_lib.Change:
     """Calls `change_batch` or `change_pass`, and checks the result."""
-    if not method_lib.does(method, hook):
+    if not method_lib.overrides(method, hook):
         return method_lib.Change(value, {})
     result = hooks.call(method, hook, value, *arguments)
     if not isinstance(result, method_lib.Change) or not isinstance(

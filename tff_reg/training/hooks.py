@@ -6,7 +6,6 @@ tracing and shows the author's line.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,20 +27,9 @@ class Hooks:
         """Calls a hook by `contract.call`."""
         return contract.call(method, hook, *arguments)
 
-    def seen(self, method: method_lib.Method, value: Any) -> Any:
+    def observe(self, method: method_lib.Method, value: Any) -> Any:
         """Returns the `Step` or `Local` in the form that the method's hooks get."""
         return value
-
-    def add(
-        self,
-        memories: dict[str, Any],
-        key: str,
-        method: method_lib.Method,
-        hook: str,
-        value: Any,
-    ) -> None:
-        """Adds a method's new memory to the memories of all methods, under `key`."""
-        memories[key] = value
 
 
 PLAIN = Hooks()
@@ -55,6 +43,7 @@ class TrialHooks(Hooks):
       found: The (method's name, attribute) pairs that hooks read.
       references: Names of the reference models that hooks read.
       measured: For each method's name, its measurements by name.
+      returned: The (method's name, memory) pairs that `finish` returns.
     """
 
     def __init__(self, model: Any):
@@ -63,25 +52,20 @@ class TrialHooks(Hooks):
         self.found: set[tuple[str, str]] = set()
         self.references: set[str] = set()
         self.measured: Mapping[str, Mapping[str, Any]] = {}
-        # (hook, memory's key) -> (name of the method that returned the memory, value).
-        self._added: dict[tuple[str, str], tuple[str, Any]] = {}
+        self.returned: set[tuple[str, str]] = set()
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
-        """Calls a hook twice, and checks that it is a pure function.
-
-        Raises:
-          HookError: If the hook assigns to the weights, edits a memory in place without
-            returning it, or returns different numbers in the second call.
-        """
-        before, given = self._weights(hook), [*map(_again, arguments)]
-        memories = _memories(given)
-        first = contract.call(method, hook, *given)
-        _check_edits(method, hook, memories, _memories(given), first)
-        second = contract.call(method, hook, *map(_again, arguments))
+        """Calls a hook twice, and checks that it is a pure function."""
+        before = self._weights(hook)
+        first, second = (
+            contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
+        )
         if self._weights(hook) != before:
             why = "it assigns to the model's weights: return them from the hook start."
             raise contract.refuse(method, hook, why)
         self.check_same(method, hook, first, second)
+        if hook == "finish" and isinstance(second, method_lib.Finished):
+            self.returned.update((method.name, name) for name in second.memory)
         return second
 
     def check_same(
@@ -105,7 +89,7 @@ class TrialHooks(Hooks):
             weights += self.model.non_trainable_variables
         return [v.numpy().tobytes() for v in weights]
 
-    def seen(self, method: method_lib.Method, value: Any) -> Any:
+    def observe(self, method: method_lib.Method, value: Any) -> Any:
         def note(name: str) -> None:
             self._check(method, value, name)
             self.found.add((method.name, name))
@@ -119,30 +103,6 @@ class TrialHooks(Hooks):
             value = dataclasses.replace(value, outputs=outputs, class_counts=counts)
         return _Watched(value, note)
 
-    def add(
-        self,
-        memories: dict[str, Any],
-        key: str,
-        method: method_lib.Method,
-        hook: str,
-        value: Any,
-    ) -> None:
-        """Adds a memory; refuses a second, different value of a shared memory."""
-        # By hook, because a client's and the server's memory may have the same key.
-        whose, other = self._added.setdefault((hook, key), (method.name, value))
-        if not _are_close(value, other):
-            raise contract.refuse(
-                method,
-                hook,
-                f"it returns another value of the shared memory {key!r} than"
-                f" {whose}.{hook}: let one of them return it, or do not share it.",
-            )
-        memories[key] = value
-
-    def has(self, key: str, hook: str) -> bool:
-        """Whether a method's hook has returned the memory."""
-        return (hook, key) in self._added
-
     def _check(self, method: method_lib.Method, value: Any, name: str) -> None:
         """Checks that the process provides an attribute that a hook reads."""
         is_step = isinstance(value, method_lib.Step)
@@ -151,37 +111,6 @@ class TrialHooks(Hooks):
             checks.require_classifier(method, self.model)
         if name in _OF_OPTIMIZER and "learning_rate" not in value.hparams:
             value.hparams["learning_rate"]  # Raises the error.
-
-
-def _memories(arguments: Sequence[Any]) -> dict[str, list[Any]]:
-    """Returns the arrays of the memories in a hook's arguments, by name."""
-    found: dict[str, list[Any]] = {}
-    for argument in arguments:
-        for where in ("memory", "server_memory", "old_memory"):
-            owner = getattr(argument, "_value", argument)
-            memory: Mapping[str, Any] = getattr(owner, where, None) or {}
-            for name, value in memory.items():
-                found[f"{where}[{name!r}]"] = [*_arrays(value)]
-    return found
-
-
-def _check_edits(
-    method: method_lib.Method,
-    hook: str,
-    before: Mapping[str, list[Any]],
-    after: Mapping[str, list[Any]],
-    result: Any,
-) -> None:
-    """Checks that a hook returns every memory that it edits in place."""
-    returned = [*_arrays(result)]
-    for name, arrays in after.items():
-        old = before.get(name)
-        is_same = old is not None and len(old) == len(arrays)
-        if is_same and all(map(_is_close, old or (), arrays)):
-            continue
-        if not all(any(_is_close(kept, each) for kept in returned) for each in arrays):
-            why = f"it edits {name} in place, which is not kept: return the new value."
-            raise contract.refuse(method, hook, why)
 
 
 def _are_close(first: Any, second: Any) -> bool:
@@ -215,11 +144,9 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _again(argument: Any) -> Any:
-    """Returns a fresh copy of a hook's argument, whose lists the hook may change."""
+    """Returns a fresh copy of a hook's argument, whose list the hook may change."""
     if hasattr(argument, "anew"):
         return argument.anew()
-    if contract.is_a(argument, (Mapping, method_lib.Server)):
-        return copy.deepcopy(argument)
     return list(argument) if contract.is_a(argument, list) else argument
 
 
@@ -255,13 +182,7 @@ class References(Mapping[str, Any]):
     """Reference models in the trial: the local model in place of each of them."""
 
     def __init__(self, model: Any, names: Sequence[str], hooks: TrialHooks):
-        """Stores the arguments.
-
-        Args:
-          model: The local model.
-          names: The names of the reference models.
-          hooks: Records the reads.
-        """
+        """Stores the arguments."""
         self._model, self._names, self._hooks = model, names, hooks
 
     def __getitem__(self, name: str) -> Any:

@@ -31,12 +31,6 @@ MODEL = "model"
 class LocalRound:
     """A client's round on a model, which it owns.
 
-    Args:
-      model_fn: Makes the model.
-      training: The settings of the client's training.
-      weighting: A `tff.learning.ClientWeighting`.
-      needs: The values that the methods' hooks need.
-
     Attributes:
       has_network: Whether the model shows its network.
       measurement_names: Names of the methods' measurements, `<method>/<name>`.
@@ -91,19 +85,7 @@ class LocalRound:
         client: Any,
         server: Any,
     ) -> tuple[Visit, Progress]:
-        """Sets the variables to the weights that the client begins with.
-
-        Args:
-          hparams: The client optimiser's hyperparameters.
-          rate_factor: The round's factor on the learning rate.
-          received: The model and the other weights that the server sent, by name.
-          data: The client's `tf.data.Dataset`.
-          client: The client's memories, by key.
-          server: The memories that the server sent, by key.
-
-        Returns:
-          The client before its training, and its progress with no step taken.
-        """
+        """Sets the variables to the weights that the client begins with."""
         self._receive(received, client)
         visit = Visit(
             received=received[MODEL],
@@ -170,7 +152,7 @@ class LocalRound:
     def _start(self, visit: Visit, progress: Progress) -> Visit:
         """Sets the weights to the result of the hook `start`, if a method has it."""
         for method in self._training.methods:
-            if method_lib.does(method, "start"):
+            if method_lib.overrides(method, "start"):
                 local = self._views.of(visit, progress)[method.name]
                 start = self._hooks.call(method, "start", local)
                 start = contract.check_like(method, "start", start, visit.start)
@@ -197,17 +179,7 @@ class LocalRound:
         batch: Any,
         compute_key: Callable[[], tf.Tensor],
     ) -> Progress:
-        """Takes one step.
-
-        Args:
-          visit: The client before its training.
-          progress: The progress before the step.
-          batch: A batch as the model's `input_spec`.
-          compute_key: Returns the step's int64 [2] key.
-
-        Returns:
-          The new progress.
-        """
+        """Takes one step."""
         locals_ = self._views.of(visit, progress)
         gradients, batch_examples, measured = self._local_step.gradient(
             batch, locals_, compute_key
@@ -237,7 +209,7 @@ class LocalRound:
 
     def _corrected(self, hook: str, locals_: Any, gradients: Any) -> Any:
         for name, method in self._by_name.items():
-            if method_lib.does(method, hook):
+            if method_lib.overrides(method, hook):
                 gradients = self._hooks.call(method, hook, locals_[name], gradients)
                 gradients = contract.check_like(
                     method, hook, gradients, self._variables
@@ -245,7 +217,7 @@ class LocalRound:
         return gradients
 
     def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
-        if not method_lib.does(method, "keep"):
+        if not method_lib.overrides(method, "keep"):
             return local.state
         # The hook may change the list, and may return variables: both are copied.
         kept = self._hooks.call(method, "keep", local, list(gradients))

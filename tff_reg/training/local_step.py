@@ -30,21 +30,7 @@ PartKeys = Mapping[str, Any]
 
 
 class LocalStep:
-    """Computes the gradient of one batch at the current weights.
-
-    Args:
-      model: The local model; a `tff_reg.models.LearningModel` if a method needs the
-        network.
-      reference_models: Frozen models of the same kind, by the names that
-        `step.outputs_of` takes.
-      methods: The methods of the combination.
-      needs: The values that the methods' hooks need.
-      hooks: Calls the methods' hooks.
-
-    Raises:
-      TypeError: If a method needs the network and the model does not show it.
-      ValueError: If the network does not support a method.
-    """
+    """Computes the gradient of one batch at the current weights."""
 
     # Whether one pass is differentiated several times, once per term.
     _is_trial = False
@@ -65,12 +51,9 @@ class LocalStep:
         self._needs = needs
         self._hooks = hooks
         self.has_network = checks.has_network(model)
-        with_term = [m for m in methods if method_lib.does(m, "term")]
-        # Without a network, a term depends on weights only and needs no separate pass.
-        self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
-        self._in_step = [m for m in with_term if m not in self._apart]
+        self._with_term = [m for m in methods if method_lib.overrides(m, "term")]
         self.rule: Any = next(
-            (m for m in methods if method_lib.does(m, "gradient")), None
+            (m for m in methods if method_lib.overrides(m, "gradient")), None
         )
         self._draws = self.has_network and model.network.is_random
 
@@ -88,23 +71,8 @@ class LocalStep:
 
         All passes of the step use the same random numbers. Metrics, measurements and
         the statistics of norms come from the first pass.
-
-        Args:
-          batch: A batch as the model's `input_spec`.
-          locals_: Each method's view of the client, by the method's name.
-          compute_key: Returns the step's int64 [2] key; called only if a method or the
-            network draws random numbers.
-
-        Returns:
-          The gradients in the order of the model's trainable variables, the number of
-          examples (int64), and each method's measurements: scalar means over the batch
-          by name, by the method's name.
-
-        Raises:
-          HookError: If a hook fails or returns a wrong value.
         """
         part_keys = self._part_keys(compute_key)
-        measured_apart = self._measure_apart(batch, locals_, part_keys)
         gradient_at = _GradientAt(self, batch, locals_, part_keys)
         if self.rule is None:
             gradients = gradient_at()
@@ -116,10 +84,7 @@ class LocalStep:
             )
         if gradient_at.measured is None:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
-        measured = gradient_at.measured
-        for name, own in measured_apart.items():
-            measured[name] = {**own, **measured[name]}
-        return gradients, gradient_at.num_examples, measured
+        return gradients, gradient_at.num_examples, gradient_at.measured
 
     def gradient_of(
         self,
@@ -130,19 +95,7 @@ class LocalStep:
         perturbation: Optional[Sequence[Any]],
         loss: Optional[Callable[[Any], Any]],
     ):
-        """Computes the gradient at perturbed weights, and restores the weights.
-
-        Args:
-          batch: As for `gradient`.
-          locals_: As for `gradient`.
-          part_keys: The methods' keys by name.
-          is_first: Whether the pass updates metrics and statistics.
-          perturbation: One tensor per weight, or None.
-          loss: Function from a `Step` to the loss; None for the whole loss.
-
-        Returns:
-          The gradients, the number of examples and the measurements, as `gradient`.
-        """
+        """Computes the gradient at perturbed weights, and restores the weights."""
         start = self._move(perturbation)
         result = self._pass(batch, locals_, part_keys, is_first, loss)
         self._move_back(start)
@@ -179,15 +132,14 @@ class LocalStep:
             tape.watch(weights)
             if self.has_network:
                 step, num_examples = self._run_network(
-                    batch, locals_, part_keys, measured, tape, self._in_step, is_first
+                    batch, locals_, part_keys, measured, tape, is_first
                 )
             else:
                 step, num_examples = self._run_model(batch)
             total = step.task_loss
-            terms = self._terms(self._in_step, step, locals_, part_keys)
-            for method, term in zip(self._in_step, terms):
-                if not method.is_measured_only:
-                    total += term.weighted
+            terms = self._terms(step, locals_, part_keys)
+            for term in terms:
+                total += term.weighted
             of = total
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
@@ -195,7 +147,7 @@ class LocalStep:
                     self.rule, "gradient", "the loss of gradient_at", of
                 )
         gradients = self._differentiated(tape, of, terms, loss is None)
-        for method, term in zip(self._in_step, terms):
+        for method, term in zip(self._with_term, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             # 0 if an earlier step has broken the weights: the term is not to blame.
             is_own = tf.math.is_finite(step.task_loss)
@@ -223,41 +175,7 @@ class LocalStep:
             tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
         ]
 
-    def _measure_apart(
-        self, batch: Any, locals_: Locals, part_keys: PartKeys
-    ) -> dict[str, dict[str, Any]]:
-        """Measures the terms with strength 0 in a separate forward pass.
-
-        The pass is a function that is not inlined: further readers of the training pass
-        would change TensorFlow's fusion, and so the last bits of the gradient.
-        """
-        if not self._apart:
-            return {}
-
-        def measure():
-            records: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                step, _ = self._run_network(
-                    batch, locals_, part_keys, records, tape, self._apart, False
-                )
-                terms = self._terms(self._apart, step, locals_, part_keys)
-            return {
-                method.name: dict(term=term.raw, share=0.0, **term.measurements)
-                for method, term in zip(self._apart, terms)
-            }
-
-        if tf.executing_eagerly():
-            return measure()
-        attributes = {"_noinline": True}
-        return tf.function(measure, experimental_attributes=attributes)()
-
-    def _terms(
-        self,
-        methods: Sequence[method_lib.Method],
-        step: method_lib.Step,
-        locals_: Locals,
-        part_keys: PartKeys,
-    ):
+    def _terms(self, step: method_lib.Step, locals_: Locals, part_keys: PartKeys):
         """Computes the `Term` of each method."""
         return [
             hook_results.term(
@@ -267,7 +185,7 @@ class LocalStep:
                 ),
                 step.task_loss.dtype,
             )
-            for method in methods
+            for method in self._with_term
         ]
 
     def _step_of(
@@ -300,7 +218,7 @@ class LocalStep:
         if self.has_network and method.name not in self._needs.activations:
             outputs = hooks_lib.guarded(step.outputs, ("activations",))
             own = dataclasses.replace(own, outputs=outputs)
-        return self._hooks.seen(method, own)
+        return self._hooks.observe(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
         """Returns every method's key; None for methods without random numbers."""
@@ -331,17 +249,15 @@ class LocalStep:
         part_keys: PartKeys,
         measured: dict[str, dict[str, Any]],
         tape: tf.GradientTape,
-        with_term: Sequence[method_lib.Method],
         is_first: bool,
     ):
-        """Runs the local network, and makes the `Step` for the given methods' terms."""
+        """Runs the local network, and makes the `Step` for the methods' terms."""
         model, network = self.model, self.model.network
         added: list[tf.Tensor] = []
-        names = {method.name for method in with_term}
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
-            record_activations=bool(names & self._needs.activations),
+            record_activations=bool(self._needs.activations),
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
@@ -394,7 +310,7 @@ class LocalStep:
     ) -> tf.Tensor:
         """Computes the mean task loss of logits, with the methods' `change_logits`."""
         for method in self._methods:
-            if method_lib.does(method, "change_logits"):
+            if method_lib.overrides(method, "change_logits"):
                 counts = locals_[method.name].class_counts
                 given = self._hooks.call(method, "change_logits", logits, counts)
                 (logits,) = contract.check_like(

@@ -82,7 +82,7 @@ class LocalTraining:
         return any(
             method.client_memory
             or method.server_memory
-            or any(method_lib.does(method, what) for what in _STATEFUL)
+            or any(method_lib.overrides(method, what) for what in _STATEFUL)
             for method in self.methods
         )
 

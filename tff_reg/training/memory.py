@@ -51,18 +51,7 @@ class Memories(NamedTuple):
 def build_memories(
     methods: Sequence[method_lib.Method], weights_type: tff.types.Type
 ) -> Memories:
-    """Builds the computations of the memories; empty structures without memories.
-
-    Args:
-      methods: The methods of the combination.
-      weights_type: The TFF type of the model's `ModelWeights`.
-
-    Returns:
-      The computations.
-
-    Raises:
-      HookError: If the declaration of a memory fails.
-    """
+    """Builds the computations of the memories; empty structures without memories."""
 
     def build_initial(attribute: str) -> tff.Computation:
         @tff.tensorflow.computation(weights_type)
@@ -90,19 +79,9 @@ def build_memories(
 def build_broadcast(
     description: description_lib.Description, memory_type: tff.types.Type
 ) -> Optional[tff.Computation]:
-    """Builds the computation that runs the methods' `broadcast`.
-
-    Args:
-      description: The model and its methods.
-      memory_type: The type of the server's memories.
-
-    Returns:
-      A computation from (memories, weights) to the weights that are sent, or to a pair
-      of these and the model's weights if the distributor averages models; None if no
-      method overrides `broadcast`.
-    """
+    """Builds the computation that runs the methods' `broadcast`."""
     training = description.training
-    if not any(method_lib.does(m, "broadcast") for m in training.methods):
+    if not any(method_lib.overrides(m, "broadcast") for m in training.methods):
         return None
 
     @tff.tensorflow.computation(memory_type, description.weights_type)
@@ -137,21 +116,6 @@ def build_memory_update(
 
     After a round in which no client trained, or with a non-finite aggregate, the
     memories do not change.
-
-    Args:
-      description: The model and its methods.
-      memory_type: The type of the server's memories.
-      uploads_type: The type of the summed uploads.
-
-    Returns:
-      A computation from (memories, weights before, new weights, mean update, summed
-      uploads, number of clients that trained) to the new memories, the new weights, and
-      an int32 flag `<method>/not_finite` for each method with a hook at the server. The
-      flag is 1 if the method's numbers are not finite; then memories and model stay as
-      they were before the round.
-
-    Raises:
-      HookError: If a hook fails or returns a wrong value.
     """
     weights_type, update_type = description.weights_type, description.update_type
 
@@ -189,19 +153,7 @@ def _kept(
     weights: Any,
     broken: Mapping[str, tf.Tensor],
 ):
-    """Selects the methods' results if all are finite, else the old values.
-
-    Args:
-      has_update: Whether clients trained and their mean update is finite.
-      given: The old memories, the weights before the round, and the weights after the
-        server optimiser's step.
-      memory: The methods' new memories.
-      weights: The methods' new weights.
-      broken: By `<method>/not_finite`, whether the method's numbers are not finite.
-
-    Returns:
-      The memories, the weights, and the flags of `broken` as int32.
-    """
+    """Selects the methods' results if all are finite, else the old values."""
     old_memory, before, after = given
     is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
     kept_whole = tf.logical_and(has_update, is_whole)

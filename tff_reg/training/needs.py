@@ -50,15 +50,7 @@ class HParams(collections.OrderedDict[str, Any]):
 def reference_names(
     methods: Sequence[method_lib.Method], weights: Sequence[Any]
 ) -> list[str]:
-    """Returns the names that `step.outputs_of` takes.
-
-    Args:
-      methods: The methods of the combination.
-      weights: The trainable weights.
-
-    Returns:
-      The names, including the keys of client memories in the weights' shapes.
-    """
+    """Returns the names that `step.outputs_of` takes."""
     names = [method_lib.GLOBAL, method_lib.EVALUATED]
     if any(method.averaged_rounds for method in methods):
         names.append(method_lib.AVERAGED)

@@ -12,15 +12,7 @@ _CLIP_EPSILON = 1e-6
 
 
 def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
-    """Scales gradients down so that their joint norm is at most `max_norm`.
-
-    Args:
-      gradients: Tensors of one data type.
-      max_norm: The largest joint norm.
-
-    Returns:
-      The scaled gradients and their norm before scaling.
-    """
+    """Scales gradients down so that their joint norm is at most `max_norm`."""
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
     factor = tf.minimum(max_norm / (norm + _CLIP_EPSILON), 1.0)
     return [g * factor for g in gradients], norm

@@ -158,14 +158,7 @@ class _SGD(_Optimizer):
         variables: Sequence[Any],
         gradients: Sequence[Any],
     ):
-        """Takes the step of `next` in place, with one pass over each weight.
-
-        Args:
-          hparams: Scalars, as `get_hparams` returns them.
-          slots: The result of `make_slots`; changed in place.
-          variables: The weights; changed in place.
-          gradients: One tensor per weight.
-        """
+        """Takes the step of `next` in place, with one pass over each weight."""
         gradients = self.decayed(hparams, variables, gradients)
         for i, (variable, gradient) in enumerate(zip(variables, gradients)):
             scalar = {k: tf.cast(v, variable.dtype) for k, v in hparams.items()}
@@ -248,10 +241,6 @@ class Updater:
     An optimiser with `make_slots`, `apply` and `decayed`, like `build_sgd`'s, changes
     variables in place. For any other optimiser the training loop carries its state, and
     new weights are assigned, as in TFF's own client work.
-
-    Args:
-      optimizer: A `tff.learning.optimizers.Optimizer`.
-      variables: The trainable variables.
     """
 
     def __init__(
@@ -348,21 +337,6 @@ def build_adaptive(
         w = w - learning_rate m / (sqrt(v) + epsilon)
 
     The first steps have no bias correction, unlike in TFF's own Adam and Yogi.
-
-    Args:
-      kind: 'adam', 'yogi' or 'adagrad'.
-      learning_rate: eta, at least 0.
-      beta1: In [0, 1).
-      beta2: In [0, 1); not used by adagrad.
-      epsilon: tau, above 0.
-      initial_v: v before the first round, at least 0; None for tau^2.
-
-    Returns:
-      A `tff.learning.optimizers.Optimizer` whose hparams are `learning_rate`,
-      `beta_1`, `beta_2` (not for adagrad) and `epsilon`.
-
-    Raises:
-      ValueError: If there is no such kind or a value is out of range.
     """
     if kind not in ("adam", "yogi", "adagrad"):
         raise ValueError(f"kind must be adam, yogi or adagrad, but is {kind!r}.")

@@ -160,11 +160,7 @@ class ProcessSettings(PopulationSettings):
     )
 
     def __post_init__(self):
-        """Checks the values.
-
-        Raises:
-          SettingError: If a value is out of range.
-        """
+        """Checks the values."""
         check(self)
 
     def build_methods(
@@ -214,16 +210,7 @@ class ProcessSettings(PopulationSettings):
 def check_chosen(
     settings: ProcessSettings, chosen: Mapping[str, Any], rest: Mapping[str, Any]
 ) -> None:
-    """Checks that all settings that `training.build` was given have an effect.
-
-    Args:
-      settings: The settings of the process.
-      chosen: The given settings by name.
-      rest: The given arguments of `build_regularized` by name.
-
-    Raises:
-      TypeError: If one would have no effect.
-    """
+    """Checks that all settings that `training.build` was given have an effect."""
     for each in settings_of(settings):
         if each.name in chosen and (why := each.why_not_beside(vars(settings))):
             raise TypeError(f"{each.name}: {why}")

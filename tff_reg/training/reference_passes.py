@@ -17,11 +17,6 @@ class ReferencePasses:
 
     Except for the model in evaluation mode, they use the batch's statistics, as the
     local model does, but do not update the running statistics.
-
-    Args:
-      models: The reference models by name.
-      tape: The tape that records the step.
-      key: Key of the network's random layers, or None.
     """
 
     def __init__(self, models: Mapping[str, Any], tape: tf.GradientTape, key: Any):

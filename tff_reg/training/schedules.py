@@ -112,18 +112,7 @@ def cosine(total_rounds: int) -> Schedule:
 
 
 def listed(factors: Sequence[float]) -> Schedule:
-    """Returns the schedule with one given factor per round.
-
-    Args:
-      factors: Finite factors above 0, the first for the first round; the last one
-        applies to all later rounds.
-
-    Returns:
-      The schedule.
-
-    Raises:
-      ValueError: If there are no factors, or a factor is out of range.
-    """
+    """Returns the schedule with one given factor per round."""
     factors = tuple(map(float, factors))
     if not factors or not all(math.isfinite(each) and each > 0 for each in factors):
         raise ValueError(
@@ -139,18 +128,6 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
     >>> from tff_reg.training import schedules
     >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
     (0.05, 0.025, 0.0125)
-
-    Args:
-      rate_fn: Function from a round's number (1 for the first, as in `metrics.csv`) to
-        the round's learning rate.
-      total_rounds: Number of rounds.
-
-    Returns:
-      One learning rate per round.
-
-    Raises:
-      TypeError: If the function does not take one argument.
-      ValueError: If a rate is no finite number above 0.
     """
     check_takes(rate_fn, "client_learning_rate", "round_num")
     rates: list[float] = []

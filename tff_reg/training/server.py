@@ -73,13 +73,6 @@ class RememberingServer(Server):
 
     Its state holds the finalizer's state as `optimizer`, the methods' memories as
     `memory` and the state of the uploads' aggregation as `uploads`.
-
-    Args:
-      finalizer: Applies the aggregated update to the model.
-      memories: The methods' memories.
-      upload_aggregator: Sums uploads; see `aggregation.build_upload_aggregator`.
-      description: The model and its methods.
-      uploads_type: The type of a client's uploads.
     """
 
     def __init__(

@@ -26,19 +26,9 @@ def broadcast(
     weights: list[Any],
     hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> list[Any]:
-    """Calls the hook `broadcast` of all methods.
-
-    Args:
-      methods: The methods of the combination.
-      memory: The server's memories, by key.
-      weights: The model's trainable weights.
-      hooks: Calls the methods' hooks.
-
-    Returns:
-      The weights that clients receive.
-    """
+    """Calls the hook `broadcast` of all methods."""
     for method in methods:
-        if method_lib.does(method, "broadcast"):
+        if method_lib.overrides(method, "broadcast"):
             own = memories.own(method.name, method.server_memory, memory)
             sent = hooks.call(method, "broadcast", weights, own)
             weights = contract.check_like(method, "broadcast", sent, weights)
@@ -46,7 +36,7 @@ def broadcast(
 
 
 def _acts_at_server(method: method_lib.Method) -> bool:
-    return any(method_lib.does(method, hook) for hook in _AT_SERVER)
+    return any(method_lib.overrides(method, hook) for hook in _AT_SERVER)
 
 
 def all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
@@ -68,44 +58,32 @@ def after_round(
     count: Any,
     hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
-    """Calls the hooks `update_memory` and `next_model` of all methods.
-
-    Args:
-      training: The settings of the clients' training, with the methods.
-      memory: The server's memories, by key.
-      before: The trainable weights of the round's global model.
-      weights: The trainable weights after the server optimiser's step.
-      delta_sum: As in `Server`.
-      uploads: The summed uploads, by `<method>/<name>`.
-      count: The number of clients that trained.
-      hooks: Calls the methods' hooks.
-
-    Returns:
-      The new memories, the new weights, and the flags `<method>/not_finite`.
-    """
+    """Calls the hooks `update_memory` and `next_model` of all methods."""
     population = training.population
     num_clients: Any = population.num_clients if population else None
     new_memory = collections.OrderedDict(memory)
     broken: dict[str, Any] = collections.OrderedDict()
     for method in filter(_acts_at_server, training.methods):
         own = functools.partial(memories.own, method.name, method.server_memory, memory)
-        # Copies of lists and memories, because a hook may change them in place.
         server_with = functools.partial(
             _Server,
-            before=list(before),
-            weights=list(weights),
+            before=tuple(before),
+            weights=tuple(weights),
             old_memory=own(),
-            delta_sum=list(delta_sum),
-            uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
+            delta_sum=tuple(delta_sum),
+            uploads={
+                name: memories.frozen(uploads[f"{method.name}/{name}"])
+                for name in method.uploads
+            },
             count=count,
             num_clients=num_clients,
         )
         changed = _changed_memory(method, server_with(memory=own()), hooks)
         keys = memories.keys(method.name, method.server_memory)
         for name, value in changed.items():
-            hooks.add(new_memory, keys[name], method, "update_memory", value)
+            new_memory[keys[name]] = memories.packed_as(memory[keys[name]], value)
         made: list[Any] = []
-        if method_lib.does(method, "next_model"):
+        if method_lib.overrides(method, "next_model"):
             new = memories.own(method.name, method.server_memory, new_memory)
             made = hooks.call(method, "next_model", server_with(memory=new))
             made = contract.check_like(method, "next_model", made, weights)
@@ -119,7 +97,7 @@ def _changed_memory(
     method: method_lib.Method, server: method_lib.Server, hooks: hooks_lib.Hooks
 ) -> dict[str, Any]:
     """Returns the memories that `update_memory` returned, by the method's names."""
-    if not method_lib.does(method, "update_memory"):
+    if not method_lib.overrides(method, "update_memory"):
         return {}
     given, old = hooks.call(method, "update_memory", server), server.old_memory
     contract.check_names(method, "update_memory", "memory", given, [*old])

@@ -119,18 +119,7 @@ class Parts(NamedTuple):
 def compose_process(
     parts: Parts, clients_remember: bool
 ) -> Union[StatefulLearningProcess, tff.learning.templates.LearningProcess]:
-    """Composes a process as TFF's `compose_learning_process` does, with memories.
-
-    Args:
-      parts: The parts of the process.
-      clients_remember: Whether clients have memories.
-
-    Returns:
-      A `StatefulLearningProcess` if clients have memories, else a
-      `tff.learning.templates.LearningProcess`. Its state is a
-      `tff.learning.templates.LearningAlgorithmState` with the state of the `Server` as
-      its finalizer part.
-    """
+    """Composes a process as TFF's `compose_learning_process` does, with memories."""
 
     @tff.federated_computation
     def init_fn():

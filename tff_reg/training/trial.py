@@ -37,11 +37,7 @@ class Outcome(NamedTuple):
 def find_needs(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> needs_lib.Needs:
-    """Runs a client's hooks eagerly; arguments and errors are those of `run`.
-
-    Returns:
-      The values that the client's round has to provide.
-    """
+    """Runs a client's hooks eagerly; arguments and errors are those of `run`."""
     return _Trial(model_fn, training).needs
 
 
@@ -149,13 +145,12 @@ class _Trial:
 
 def _check_changed(method: method_lib.Method, hooks: hooks_lib.TrialHooks) -> None:
     """Refuses own client memories none of which `finish` returns: they never change."""
-    keys = memories.keys(method.name, method.client_memory)
     own = [
         name
         for name, declaration in method.client_memory.items()
         if not memories.declared(declaration).is_shared
     ]
-    if own and not any(hooks.has(keys[name], "finish") for name in own):
+    if own and not any((method.name, name) in hooks.returned for name in own):
         raise contract.refuse(
             method,
             "client_memory",
@@ -190,8 +185,8 @@ class _TrialStep(local_step.LocalStep):
         is_whole: bool,
     ) -> list[Any]:
         weights = list(self.model.trainable_variables)
-        for method, term in zip(self._in_step, terms):
-            if method.is_measured_only or not _records():
+        for method, term in zip(self._with_term, terms):
+            if not _records():
                 continue
             if all(g is None for g in tape.gradient(term.weighted, weights)):
                 why = "the term reaches no weight, so that it would train nothing."
@@ -250,9 +245,8 @@ def _needs_of(
         return {method for method, what in hooks.found if what == name}
 
     def doing(*names: str) -> set[str]:
-        return {
-            m.name for m in training.methods for n in names if method_lib.does(m, n)
-        }
+        overrides = method_lib.overrides
+        return {m.name for m in training.methods if any(overrides(m, n) for n in names)}
 
     return needs_lib.Needs(
         class_counts=bool(reading("class_counts") | doing("change_logits")),

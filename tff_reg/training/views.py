@@ -13,15 +13,7 @@ from tff_reg.training.client_states import Progress, Visit
 
 
 class Views:
-    """Makes the `Local` of each method.
-
-    Args:
-      training: The settings of the client's training.
-      is_uniform: Whether all clients have the same weight.
-      variables: The trainable variables.
-      in_head: Whether each variable is in the last layer.
-      hooks: Calls the methods' hooks.
-    """
+    """Makes the `Local` of each method."""
 
     def __init__(
         self,
@@ -38,16 +30,7 @@ class Views:
     def of(
         self, visit: Visit, progress: Progress, is_last: bool = False
     ) -> dict[str, method_lib.Local]:
-        """Makes the `Local` of each method at one point of the training.
-
-        Args:
-          visit: The client before its training.
-          progress: The progress of the training.
-          is_last: Whether the training has ended.
-
-        Returns:
-          Each method's `Local`, by the method's name.
-        """
+        """Makes the `Local` of each method at one point of the training."""
         dtype = self._variables[0].dtype
         size = tf.cast(progress.relative_size, dtype)
         population, steps = self._training.population, progress.num_steps
@@ -83,5 +66,5 @@ class Views:
                 local_steps=steps,
                 **at_end,
             )
-            found[name] = self._hooks.seen(method, local)
+            found[name] = self._hooks.observe(method, local)
         return found

@@ -13,12 +13,7 @@ class PartitionError(ValueError):
 
 
 def check_labels(labels: np.ndarray) -> np.ndarray:
-    """Returns `labels` as a 1-D array of their own dtype.
-
-    Raises:
-      PartitionError: If there are no labels, or a label is no whole number from 0 to
-        2**31 - 1.
-    """
+    """Returns `labels` as a 1-D array of their own dtype."""
     values = np.asarray(labels)
     if values.ndim != 1:
         raise PartitionError(
@@ -53,11 +48,7 @@ def check_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def classes_of(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each example's class, renumbered without gaps, and the classes' sizes.
-
-    Raises:
-      PartitionError: As in `check_labels`.
-    """
+    """Returns each example's class, renumbered without gaps, and the classes' sizes."""
     _, classes, sizes = np.unique(
         check_labels(labels), return_inverse=True, return_counts=True
     )
@@ -65,11 +56,7 @@ def classes_of(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_count(name: str, value: int, *, least: int) -> int:
-    """Returns `value` as an int.
-
-    Raises:
-      PartitionError: If `value` is no whole number, or below `least`.
-    """
+    """Returns `value` as an int."""
     try:
         value = operator.index(value)
     except TypeError:
@@ -82,11 +69,7 @@ def check_count(name: str, value: int, *, least: int) -> int:
 
 
 def check_num_clients(num_clients: int, num_examples: int) -> int:
-    """Returns the number of clients as an int.
-
-    Raises:
-      PartitionError: If it is no whole number from 1 to `num_examples`.
-    """
+    """Returns the number of clients as an int."""
     num_clients = check_count("num_clients", num_clients, least=1)
     if num_clients > num_examples:
         raise PartitionError(
@@ -99,19 +82,7 @@ def check_num_clients(num_clients: int, num_examples: int) -> int:
 def check_positions(
     partition: Sequence[np.ndarray], num_examples: int, what: str = "The partition"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Joins the positions of all clients, one client after the other.
-
-    Args:
-      partition: For each client an array or list of positions.
-      num_examples: Number of examples.
-      what: Name of the partition in errors.
-
-    Returns:
-      The positions, and the number of positions of each client, both int64.
-
-    Raises:
-      PartitionError: If a position is no whole number from 0 to num_examples - 1.
-    """
+    """Joins the positions of all clients, one client after the other."""
     parts = [np.asarray(positions) for positions in partition]
     for row, part in enumerate(parts):
         if part.dtype == bool:
@@ -145,16 +116,7 @@ def ascending(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
 def deal(
     classes: np.ndarray, counts: np.ndarray, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draws each client's examples at random, given the numbers of each class.
-
-    Args:
-      classes: int [N], each example's class.
-      counts: int64 [clients, classes]; the rest of a class belongs to no client.
-      generator: The source of the random numbers.
-
-    Returns:
-      For each client an ascending int64 array of positions.
-    """
+    """Draws each client's examples at random, given the numbers of each class."""
     num_clients = counts.shape[0]
     nobody = num_clients
     owners = np.full(classes.size, nobody, dtype=np.int64)

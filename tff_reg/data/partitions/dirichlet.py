@@ -254,11 +254,7 @@ def _first_with_enough(
 def _draw_mixes(
     scheme: str, labels: np.ndarray, num_clients: int, concentration: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
-    """Draws each client's proportions over the classes.
-
-    Returns:
-      The results of `classes_of`, log proportions [clients, classes], the generator.
-    """
+    """Draws each client's proportions over the classes."""
     classes, class_sizes = dealing.classes_of(labels)
     num_clients, concentration = _checked(classes, num_clients, concentration)
     generator = keys.driver_generator(scheme, seed)
@@ -276,9 +272,6 @@ def _log_dirichlet(
     Gamma(a) is distributed as Gamma(a + 1) * U**(1/a). As logarithms, proportions do
     not underflow to zero even for the smallest concentration, so the remaining entries
     can always be normalised after some entries are removed.
-
-    Returns:
-      float64 [rows, columns], finite.
     """
     concentration = min(
         max(concentration, _SMALLEST_CONCENTRATION), _LARGEST_CONCENTRATION
@@ -320,16 +313,7 @@ def _spread_classes(
 def _draw_classes(
     log_proportions: np.ndarray, clients: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draws a class for each entry of `clients`, from that client's proportions.
-
-    Args:
-      log_proportions: float64 [clients, classes], -inf for closed classes.
-      clients: int [turns].
-      generator: The source of the random numbers.
-
-    Returns:
-      int64 [turns].
-    """
+    """Draws a class for each entry of `clients`, from that client's proportions."""
     drawing, rows = np.unique(clients, return_inverse=True)
     logs = log_proportions[drawing]
     cumulated = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
