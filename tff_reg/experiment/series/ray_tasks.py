@@ -19,7 +19,7 @@ from typing import Any, Optional
 from tff_reg.experiment.series import jobs
 from tff_reg.lazy import ray, ray_exceptions
 from tff_reg.runtime import ray_cluster
-from tff_reg.runtime.worker_process import WorkerError
+from tff_reg.seam import WorkerError
 from tff_reg.settings import SettingError
 
 # Prefixes of the variables that a task inherits.
