@@ -9,7 +9,6 @@ import pytest
 from tff_reg import settings, tasks, training
 from tff_reg.experiment.config import (
     run_config as config,
-    strengths as strengths_lib,
     task_settings,
 )
 from tff_reg.methods import catalogue
@@ -215,10 +214,10 @@ def test_every_setting_is_one_field_with_a_help_under_a_heading():
     assert len(names) == len(set(names))
     own = {f.name for f in dataclasses.fields(config.RunConfig)}
     own -= {"strengths", "settings_from"}
-    assert own == {s.name for s in listed if s.group != strengths_lib.GROUP}
+    assert own == {s.name for s in listed if s.group != config.HYPERPARAMETERS}
     assert all(each.help and each.group for each in listed)
     groups = list(dict.fromkeys(each.group for each in listed))
-    assert len(groups) == 8 and groups[-1] == strengths_lib.GROUP
+    assert len(groups) == 8 and groups[-1] == config.HYPERPARAMETERS
     assert names[0] == "process"
     strengths = [field.flag for field in catalogue.strengths("man")]
     listed_last = [s.name for s in config.listed("man")][-len(strengths) :]

@@ -12,7 +12,7 @@ from tests.experiment import finished
 from tests.experiment.finished import Notes, Wrapped, results
 from tests.experiment.stopping import StopHere, StopsAfter
 from tff_reg import experiment
-from tff_reg.experiment.rounds import loop, summary as summary_lib
+from tff_reg.experiment.rounds import summary as summary_lib, training
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -224,7 +224,7 @@ def test_code_that_goes_on_with_a_run_is_recorded_and_says_so(
     run, tmp_path, monkeypatch
 ):
     def made_by(code):
-        monkeypatch.setattr(loop.identity, "code", lambda config: {"tff_reg": code})
+        monkeypatch.setattr(training.identity, "code", lambda config: {"tff_reg": code})
 
     def run_on(total_rounds):
         notes = Notes()

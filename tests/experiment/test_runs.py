@@ -54,7 +54,7 @@ def ran(tmp_path_factory):
     )
     before, first, then, rows = runtime.describe(), Notes(), Notes(), []
     told = Signals()
-    experiment.run(config, progress=first, stop=told)
+    runs.CheckedRun(config).run(progress=first, stop=told)
     config = experiment.RunConfig.of({**config.given(), "total_rounds": 4})
     return types.SimpleNamespace(
         before=before,
@@ -143,7 +143,7 @@ def test_tasks_may_be_ones_own(tmp_path):
     )
     asked = experiment.RunConfig(process="fedprox", task="mine", scale="tiny")
     config = experiment.check(asked, own)
-    training = experiment.prepare(config, tasks=own, progress=progress.Silence())
+    training = runs.CheckedRun(config, own).prepare(progress.Silence())
     ((name, of_task),) = built
     assert name == "mine" and of_task["num_clients"] == 4
     assert training.total_rounds == 1 and training.settings["task"] == "mine"

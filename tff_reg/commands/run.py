@@ -34,9 +34,9 @@ def main(argv, stop):
         asked = experiment.RunConfig.of(command_line.requested(given))
         checked = runs.CheckedRun(asked)
         where = checked.config.output_dir
-        summary = runs.summary_of(checked)
+        summary = checked.refresh_summary()
         if summary is None:
-            summary = runs.carry_out(checked, stop=stop).summary
+            summary = checked.run(stop=stop).summary
         else:
             print(f"{where} is finished already; --overwrite starts anew.")
             made = experiment.RunDirectory(where).config

@@ -24,11 +24,14 @@ from tff_reg.experiment.rounds.callbacks import Callback, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.experiment.rounds.live_curve import LiveCurve
-from tff_reg.experiment.rounds.loop import RunResult
-from tff_reg.experiment.rounds.round_work import TrainingError
-from tff_reg.experiment.rounds.runs import check, finished, prepare, run
+from tff_reg.experiment.rounds.runs import check, finished, run
 from tff_reg.experiment.rounds.state_file import StateMismatchError
-from tff_reg.experiment.rounds.training import Training, train
+from tff_reg.experiment.rounds.training import (
+    RunResult,
+    Training,
+    TrainingError,
+    train,
+)
 
 __all__ = [
     "Callback",
@@ -48,7 +51,6 @@ __all__ = [
     "compare",
     "finished",
     "predict",
-    "prepare",
     "progress",
     "run",
     "train",

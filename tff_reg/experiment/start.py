@@ -14,13 +14,11 @@ from tff_reg.experiment.rounds import (
     description,
     live_curve,
     progress as progress_lib,
-    round_work,
-    runs,
+    training,
 )
 from tff_reg.experiment.rounds.callbacks import Callback
-from tff_reg.experiment.rounds.checked import CheckedRun
-from tff_reg.experiment.rounds.loop import RunResult
-from tff_reg.experiment.rounds.training import with_arguments_of
+from tff_reg.experiment.rounds.runs import CheckedRun
+from tff_reg.experiment.rounds.training import RunResult, with_arguments_of
 from tff_reg.settings import SettingError, settings_of
 
 keras_copies = lazy.module("tff_reg.models.keras_copies")
@@ -67,27 +65,22 @@ class Arguments(RunConfig):
     client_learning_rate: Union[float, Callable[[int], float], None] = None
     client_data: Optional[ClientData] = None
     test_data: Optional[Pair] = None
-    sample_fn: Optional[round_work.SampleFn] = None
+    sample_fn: Optional[training.SampleFn] = None
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Optional[progress_lib.Progress] = None
     callbacks: Sequence[Callback] = ()
     on_round: Optional[Callable[[callbacks_lib.Row], Any]] = None
 
     def __post_init__(self):
-        """Checks nothing: `RunConfig` checks the settings when `asked` makes it."""
+        """Checks nothing: `RunConfig` checks the settings when `to_config` makes it."""
 
-    def asked(self) -> tuple[RunConfig, Any]:
-        """Returns the request for the run, and its tasks.
+    def to_config(self) -> tuple[RunConfig, Any]:
+        """Returns the request for the run, of the settings alone, and its tasks.
 
-        Returns:
-          The config, made of the settings alone; and the module `tasks`, or a
-          replacement for it with the given data and model.
-
-        Raises:
-          SettingError: If a value is not allowed.
-          TypeError, ValueError: If the data or the model cannot be trained on.
+        They are the module `tasks`, or a replacement for it with the given data and
+        model.
         """
-        round_work.check_sample_fn(self.sample_fn)
+        training.check_sample_fn(self.sample_fn)
         names = [each.name for each in settings_of(RunConfig)]
         values = {name: getattr(self, name) for name in names}
         model = self.model
@@ -112,36 +105,37 @@ class Arguments(RunConfig):
 
 
 def carried_out(
-    asked: Arguments, checked: CheckedRun, progress: Optional[progress_lib.Progress]
+    arguments: Arguments, checked: CheckedRun, progress: Optional[progress_lib.Progress]
 ) -> RunResult:
     """Carries out a checked run with the given callbacks, sampling and metrics."""
-    if asked.sample_fn is not None and checked.config.aggregator == "dp":
+    if arguments.sample_fn is not None and checked.config.aggregator == "dp":
         raise SettingError(
             "aggregator",
             "dp",
             "its privacy guarantee needs clients that are drawn at random; leave"
             " sample_fn out.",
         )
-    callbacks = [*asked.callbacks]
+    callbacks = [*arguments.callbacks]
     if progress is None and live_curve.is_possible():
         texts = description.plot_texts(checked.config)
         callbacks.append(live_curve.LiveCurve(*texts))
-    result = runs.carry_out(
-        checked,
+    result = checked.run(
         progress=progress,
         callbacks=callbacks,
-        on_round=asked.on_round,
-        sample_fn=asked.sample_fn,
-        metrics=asked.metrics,
+        on_round=arguments.on_round,
+        sample_fn=arguments.sample_fn,
+        metrics=arguments.metrics,
     )
     if checked.config.model is None:
-        build = functools.partial(keras_copies.copy_of, asked.model, result.build_model)
+        build = functools.partial(
+            keras_copies.copy_of, arguments.model, result.build_model
+        )
         result = dataclasses.replace(result, build_model=build)
     return result
 
 
 @with_arguments_of(Arguments)
-def run(asked: Arguments) -> RunResult:
+def run(arguments: Arguments) -> RunResult:
     """Trains a federated model: `bin/run` in a line of Python.
 
         result = tff_reg.run(process="fedalign", total_rounds=5)
@@ -174,6 +168,6 @@ def run(asked: Arguments) -> RunResult:
       ValueError: If the data are inconsistent, or do not fit the model or the method.
       TrainingError: If a round fails.
     """
-    config, tasks = asked.asked()
+    config, tasks = arguments.to_config()
     checked = CheckedRun(config, tasks, writes=bool(config.output_dir))
-    return carried_out(asked, checked, asked.progress)
+    return carried_out(arguments, checked, arguments.progress)

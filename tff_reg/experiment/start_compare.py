@@ -25,10 +25,10 @@ from tff_reg.experiment.report import comparison, protocol, table as table_lib
 from tff_reg.experiment.rounds import (
     directory,
     progress as progress_lib,
-    round_work,
+    training,
 )
-from tff_reg.experiment.rounds.checked import CheckedRun
-from tff_reg.experiment.rounds.round_work import TrainingError
+from tff_reg.experiment.rounds.runs import CheckedRun
+from tff_reg.experiment.rounds.training import TrainingError
 from tff_reg.experiment.series import batch, plan as series
 from tff_reg.settings import SettingError
 
@@ -153,7 +153,7 @@ def _after_processes(
 
 
 @_after_processes(Arguments)
-def compare(processes: Processes, asked: Arguments) -> Comparison:
+def compare(processes: Processes, arguments: Arguments) -> Comparison:
     """Runs methods under one protocol and tabulates them: `bin/compare` from Python.
 
         comparison = tff_reg.compare(["fedavg", "fedprox+man"], seeds=2)
@@ -179,23 +179,23 @@ def compare(processes: Processes, asked: Arguments) -> Comparison:
       ValueError: If the data are inconsistent, or do not fit the model.
       TrainingError: If all runs failed.
     """
-    say = _nothing if isinstance(asked.progress, progress_lib.Silence) else print
+    say = _nothing if isinstance(arguments.progress, progress_lib.Silence) else print
     names = [processes] if isinstance(processes, str) else processes
-    config, tasks = asked.asked()
-    seeds = _seeds(config, asked.seeds)
+    config, tasks = arguments.to_config()
+    seeds = _seeds(config, arguments.seeds)
     with contextlib.ExitStack() as stack:
         where = config.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
         )
         common = dataclasses.replace(config, output_dir=where)
         planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
-        sample_fn = round_work.name_of(asked.sample_fn)
+        sample_fn = training.name_of(arguments.sample_fn)
         configs = {
             run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
             for run in planned
         }
         say(*protocol.of(configs).lines(), "", sep="\n", flush=True)
-        failed = _carry_out(planned, asked, tasks, say)
+        failed = _carry_out(planned, arguments, tasks, say)
         groups: dict[str, list[str]] = {name: [] for name in configs}
         for run in planned:
             if run.name not in failed:
@@ -234,7 +234,7 @@ def _seeds(config: RunConfig, seeds: Union[int, Sequence[int]]) -> tuple[int, ..
 
 def _carry_out(
     planned: Sequence[series.PlannedRun],
-    asked: Arguments,
+    arguments: Arguments,
     tasks: Any,
     say: Callable[..., None],
 ) -> dict[str, str]:
@@ -247,7 +247,9 @@ def _carry_out(
     errors = []
     # A finished run with the user's functions, data or model is checked again.
     is_plain = (
-        asked.sample_fn is None and not asked.metrics and asked.client_data is None
+        arguments.sample_fn is None
+        and not arguments.metrics
+        and arguments.client_data is None
     )
     for number, run in enumerate(planned, start=1):
         head = f"run {number}/{len(planned)}  {run.name}"
@@ -255,8 +257,8 @@ def _carry_out(
         changed = identity.other_code(stored) if stored else None
         try:
             if not (run.is_finished and is_plain and run.config.model is not None):
-                progress = asked.progress or _Rounds(run.config.total_rounds)
-                start.carried_out(asked, CheckedRun(run.asked, tasks), progress)
+                progress = arguments.progress or _Rounds(run.config.total_rounds)
+                start.carried_out(arguments, CheckedRun(run.asked, tasks), progress)
             told = f". {changed}" if changed else ""
             say(f"{head}: {batch.result(run)}{told}", flush=True)
         except (TrainingError, ValueError) as error:

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
-from typing import Any, Optional
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from tff_reg.data import partitions
-from tff_reg.experiment.config import (
-    scale as scale_lib,
-    strengths as strengths_lib,
-    task_settings,
-)
+from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
-from tff_reg.settings import SettingError, near_names, settings_of
+from tff_reg.settings import Setting, SettingError, near_names, settings_of
 from tff_reg.training import aggregator_settings, schedules
 
 # Values of `settings_of` beside methods: the settings that the task has for
@@ -30,43 +26,88 @@ from tff_reg.training import aggregator_settings, schedules
 TASK, EACH = "task", "each"
 
 
-def resolve(given: Mapping[str, Any], kind: Any, tasks: Any) -> dict[str, Any]:
+def resolve(
+    given: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    settings: Sequence[Setting],
+    tasks: Any,
+) -> dict[str, Any]:
     """Finds a value for every setting of a run.
 
     Args:
-      given: The given settings by name, strengths included.
-      kind: `RunConfig`, which checks the settings of a recipe.
+      given: The given settings by name, hyperparameters of methods included.
+      recipe: The checked settings of the given recipe; empty without one.
+      settings: All settings but hyperparameters of methods.
       tasks: The module `tasks`, as for `RunConfig.resolved`.
-
-    Returns:
-      All settings by name, strengths included.
-
-    Raises:
-      SettingError: If a setting is missing or unknown, or two contradict each other.
     """
-    return _Resolution(given, kind, tasks).values()
+    chosen = {**recipe, **given, "recipe": None, "settings_of": None}
+    if "process" not in chosen:
+        raise SettingError(
+            "process",
+            None,
+            "it is missing; give a method or a combination (a+b) of"
+            f" {', '.join(catalogue.names())}.",
+        )
+    process = chosen["process"]
+    values = {each.name: each.default for each in settings}
+    hyperparameters = {
+        each.flag: each.setting.default for each in catalogue.strengths(process)
+    }
+    known = {*values, *hyperparameters}
+    check_owned({n: given[n] for n in given.keys() - values.keys()}, [process])
+    _check_methods(process, known)
+    task = _task(chosen.get("task", values["task"]), settings, tasks)
+    if recipe:
+        if "settings_of" in given:
+            why = "leave it out: the recipe has all settings."
+            raise SettingError("settings_of", given["settings_of"], why)
+        values["settings_from"] = f"the recipe {given['recipe']}"
+    else:
+        values.update(_of_whom(given.get("settings_of") or EACH, process, task))
+    values.update(
+        (each.name, getattr(task, each.name))
+        for each in settings_of(task_settings.TaskSettings)
+        if hasattr(task, each.name)
+    )
+    values.update(task.override_values())
+    values = catalogue.with_required(process, values, chosen)
+    if recipe:
+        of_process = tasks.recipes.settings(given["recipe"], process)
+        values.update((n, of_process[n]) for n in of_process if n in known)
+        others = catalogue.without(process, recipe["process"])
+        values = catalogue.with_required(others, values, chosen)
+    values.update((name, chosen[name]) for name in given if name in known)
+    return {**hyperparameters, **_Resolution(given, values, settings, task).values}
 
 
-def _recipe(name: Optional[str], kind: Any, tasks: Any) -> dict[str, Any]:
-    """Returns the checked settings of a recipe; empty if none is named."""
-    if name is None:
-        return {}
-    if not hasattr(tasks, "recipes"):
-        raise SettingError("recipe", name, "there are no recipes here.")
+def process_name(text: str) -> str:
+    """Returns a process's canonical name: without `fedavg`, which adds nothing."""
     try:
-        return kind.of(tasks.recipes.settings(name)).given()
-    except SettingError:
-        raise
+        catalogue.parse(text)
     except ValueError as error:
-        raise SettingError("recipe", name, str(error)) from error
+        raise SettingError("process", text, str(error)) from error
+    parts = catalogue.parts_of(text)
+    return "+".join(part for part in parts if part != "fedavg") or "fedavg"
+
+
+def owned(hyperparameters: Mapping[str, Any], process: str) -> dict[str, Any]:
+    """Returns the hyperparameters that belong to methods of the process."""
+    own = {each.flag for each in catalogue.strengths(process)}
+    return {name: value for name, value in hyperparameters.items() if name in own}
+
+
+def check_owned(hyperparameters: Mapping[str, Any], processes: Sequence[str]) -> None:
+    """Checks that each hyperparameter is of a method of one of the processes."""
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+    for name, value in hyperparameters.items():
+        if not any(owned({name: value}, process) for process in processes):
+            whole = f"process={processes[0]}"
+            which = whole if len(processes) == 1 else ", ".join(processes)
+            raise SettingError(name, value, f"{methods[name]} is not part of {which}.")
 
 
 def _check_methods(process: str, known: Collection[str]) -> None:
-    """Checks the defaults of a process's methods, and the settings that they name.
-
-    Raises:
-      SettingError: If a field has no default, or a named setting does not exist.
-    """
+    """Checks the defaults of a process's methods, and the settings that they name."""
     for name in catalogue.parse(process) or ("fedavg",):
         cls = catalogue.find(name)
         for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
@@ -87,118 +128,63 @@ def _check_methods(process: str, known: Collection[str]) -> None:
                     raise SettingError("process", process, why)
 
 
+def _task(name: str, settings: Sequence[Setting], tasks: Any) -> Any:
+    """Returns the defaults of a task."""
+    (of_task,) = (each for each in settings if each.name == "task")
+    dataclasses.replace(of_task, choices=tuple(tasks.names())).check(name)
+    try:
+        return tasks.defaults(name)
+    except ValueError as error:  # A third-party task that cannot be loaded.
+        raise SettingError("task", name, str(error)) from error
+
+
+def _of_whom(whose: str, process: str, task: Any) -> dict[str, Any]:
+    """Returns the settings of a source, with its name as `settings_from`."""
+    if whose == TASK:
+        values, source = task.protocol, f"the task {task.name}"
+    else:
+        whose = process if whose == EACH else whose
+        values = catalogue.first(whose).paper_settings
+        source = catalogue.settings_from(whose)
+        if not hasattr(values, "source"):  # A third-party method may set only some.
+            values = {**task.protocol, **values}
+            source += f" and, where it has none, the task {task.name}"
+    return {**values, "settings_from": source}
+
+
 class _Resolution:
-    """One resolution of a request."""
+    """The rules by which settings depend on each other.
 
-    def __init__(self, given: Mapping[str, Any], kind: Any, tasks: Any):
-        self._given = given
-        self._settings = settings_of(kind)
-        self._values = {each.name: each.default for each in self._settings}
-        recipe_name = given.get("recipe")
-        recipe = _recipe(recipe_name, kind, tasks)
-        chosen = {**recipe, **self._given, "recipe": None, "settings_of": None}
-        if "process" not in chosen:
-            raise SettingError(
-                "process",
-                None,
-                "it is missing; give a method or a combination (a+b) of"
-                f" {', '.join(catalogue.names())}.",
-            )
-        process = chosen["process"]
-        strengths = {n: given[n] for n in given.keys() - self._values.keys()}
-        strengths_lib.check_owned(strengths, [process])
-        task = chosen.get("task", self._values["task"])
-        (of_task,) = (each for each in self._settings if each.name == "task")
-        dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)
-        try:
-            self._task = tasks.defaults(task)
-        except ValueError as error:  # A third-party task that cannot be loaded.
-            raise SettingError("task", task, str(error)) from error
-        own = {each.name: each for each in strengths_lib.listed(process)}
-        known = {*self._values, *own}
-        _check_methods(process, known)
-        if recipe:
-            self._refuse("settings_of", "leave it out: the recipe has all settings.")
-            self._values["settings_from"] = f"the recipe {recipe_name}"
-        else:
-            self._values.update(
-                self._of_whom(given.get("settings_of") or EACH, process)
-            )
-        self._values.update(self._of_task())
-        self._values = catalogue.with_required(process, self._values, chosen)
-        if recipe:
-            values = tasks.recipes.settings(recipe_name, process)
-            self._values.update((n, values[n]) for n in values if n in known)
-            self._values = catalogue.with_required(
-                catalogue.without(process, recipe["process"]), self._values, chosen
-            )
-        self._values.update((n, chosen[n]) for n in self._given if n in known)
+    Attributes:
+      values: All settings by name, resolved.
+    """
 
-    def _of_whom(self, whose: str, process: str) -> dict[str, Any]:
-        """Returns the settings of a source, with its name as `settings_from`."""
-        if whose == TASK:
-            values, source = self._task.protocol, f"the task {self._task.name}"
-        else:
-            whose = process if whose == EACH else whose
-            values = catalogue.first(whose).paper_settings
-            source = catalogue.settings_from(whose)
-            if not hasattr(values, "source"):  # A third-party method may set only some.
-                values = {**self._task.protocol, **values}
-                source += f" and, where it has none, the task {self._task.name}"
-        return {**values, "settings_from": source}
-
-    def _of_task(self) -> dict[str, Any]:
-        own = {
-            each.name: getattr(self._task, each.name)
-            for each in settings_of(task_settings.TaskSettings)
-            if hasattr(self._task, each.name)
-        }
-        return {**own, **self._task.override_values()}
-
-    def values(self) -> dict[str, Any]:
-        """Returns all settings by name, resolved."""
-        self._settle_norm()
-        self._settle_clients()
-        self._settle_partition()
-        self._refuse_options_of_other_tasks()
-        self._settle_training()
-        self._settle_schedule()
-        self._settle_normalization()
-        self._settle_targets()
-        self._settle_what_does_not_apply()
-        self._settle_scale()
-        self._settle_rates()
-        self._settle_privacy()
-        self._check_ray_address()
-        values = self._values
-        if not values["output_dir"]:
-            self._refuse("output_dir", "give the name of a directory.")
-            (output_dir,) = (s for s in self._settings if s.name == "output_dir")
-            values["output_dir"] = output_dir.default
-        for name in ("process", "task", "seed"):
-            values["output_dir"] = values["output_dir"].replace(
-                f"{{{name}}}", str(values[name])
-            )
-        defaults = {s.name: s.default for s in strengths_lib.listed(values["process"])}
-        return {**defaults, **values}
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        values: dict[str, Any],
+        settings: Sequence[Setting],
+        task: Any,
+    ):
+        """Applies all rules."""
+        self.values = values
+        self._given, self._settings, self._task = given, settings, task
+        self._clients()
+        self._partition()
+        self._network()
+        self._scale()
+        self._client_training()
+        self._what_does_not_apply()
+        self._privacy()
+        self._places()
 
     def _refuse(self, name: str, why: str) -> None:
+        """Refuses a setting if it is given."""
         if name in self._given:
             raise SettingError(name, self._given[name], why)
 
-    def _settle_norm(self) -> None:
-        if self._values["model"] is None:  # A Keras model, which is trained as it is.
-            self._values["projector"] = "none"
-            return
-        try:
-            norms = model_names.norms_of(self._values["model"])
-        except ValueError as error:  # A third-party model that cannot be loaded.
-            raise SettingError("model", self._values["model"], str(error)) from error
-        if "norm" not in self._given and self._values["norm"] not in norms:
-            self._values["norm"] = norms[0]
-
-    def _settle_clients(self) -> None:
-        values, given = self._values, self._given
+    def _clients(self) -> None:
+        values, given = self.values, self._given
         num_clients, num_examples = values["num_clients"], self._task.num_train_examples
         if num_examples is not None and num_clients > num_examples:
             raise SettingError(
@@ -210,7 +196,7 @@ class _Resolution:
             share = given["participation"]
             why = f"it contradicts participation={share:g}; give one."
             self._refuse("clients_per_round", why)
-            per_round = max(1, round(given["participation"] * num_clients))
+            per_round = max(1, round(share * num_clients))
             values.update(clients_per_round=per_round, participation=None)
         elif "clients_per_round" not in given:
             values["clients_per_round"] = min(values["clients_per_round"], num_clients)
@@ -222,8 +208,8 @@ class _Resolution:
                 f" {num_clients}.",
             )
 
-    def _settle_partition(self) -> None:
-        values = self._values
+    def _partition(self) -> None:
+        values = self.values
         if values["partition"] is None:  # The clients are the user's.
             values["classes_per_client"] = values["split_file"] = None
             return
@@ -256,94 +242,89 @@ class _Resolution:
                 f" partition {scheme.name} needs a multiple of that.",
             )
 
-    def _refuse_options_of_other_tasks(self) -> None:
-        for each in self._settings:
-            if (
-                task_settings.OPTION in each.tags
-                and each.name not in self._task.options
-            ):
-                why = f"the task {self._values['task']} has no such option."
-                self._refuse(each.name, why)
+    def _network(self) -> None:
+        values = self.values
+        if len(values["pixel_mean"]) != len(values["pixel_std"]):
+            raise SettingError(
+                "pixel_mean",
+                values["pixel_mean"],
+                f"there are {len(values['pixel_std'])} deviations (pixel_std); give as"
+                " many of both.",
+            )
+        if values["model"] is None:  # A Keras model, which is trained as it is.
+            values["projector"] = "none"
+            return
+        try:
+            norms = model_names.norms_of(values["model"])
+        except ValueError as error:  # A third-party model that cannot be loaded.
+            raise SettingError("model", values["model"], str(error)) from error
+        if "norm" not in self._given and values["norm"] not in norms:
+            values["norm"] = norms[0]
 
-    def _settle_training(self) -> None:
-        values = self._values
+    def _scale(self) -> None:
+        values = self.values
+        if values["partition"] == "split_file":
+            why = "the partition split_file deals out all of a data set, never a part."
+            self._refuse("scale", why)
+            self._refuse("validation_share", why)
+        if values["scale"] is not None:
+            scale = scale_lib.parse(values["scale"])
+            values.update(scale.settings(values, self._given))
+
+    def _client_training(self) -> None:
+        values = self.values
         if not values["max_gradient_norm"]:
             values["max_gradient_norm"] = None
         if not values["client_momentum"]:
             if self._given.get("client_nesterov"):
                 self._refuse("client_nesterov", "it needs a client_momentum above 0.")
             values["client_nesterov"] = False
-
-    def _settle_normalization(self) -> None:
-        mean, std = self._values["pixel_mean"], self._values["pixel_std"]
-        if len(mean) != len(std):
-            raise SettingError(
-                "pixel_mean",
-                mean,
-                f"there are {len(std)} deviations (pixel_std); give as many of both.",
-            )
-
-    def _settle_targets(self) -> None:
-        values = self._values
-        if (
-            values["target_model"] == "all_clients"
-            and not values["averages_all_clients"]
-        ):
-            why = "there is no such mean without averages_all_clients."
-            self._refuse("target_model", why)
-            values["target_model"] = "server"
-
-    def _settle_what_does_not_apply(self) -> None:
-        """Refuses given settings that do not apply; resets the others."""
-        for each in self._settings:
-            why_not = each.why_not_beside(self._values)
-            if why_not is None:
-                continue
-            # To switch off a setting that is off anyway is no contradiction.
-            if self._given.get(each.name) is not False or each.is_optional:
-                self._refuse(each.name, why_not)
-            self._values[each.name] = None if each.is_optional else each.default
-
-    def _settle_scale(self) -> None:
-        values = self._values
-        for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
-            self._refuse(name, "synthetic_data takes the place of all data.")
-        if values["partition"] == "split_file":
-            why = "the partition split_file deals out all of a data set, never a part."
-            self._refuse("scale", why)
-            self._refuse("validation_share", why)
-        if values["scale"] is None:
-            return
-        values.update(scale_lib.parse(values["scale"]).settings(values, self._given))
-
-    def _settle_schedule(self) -> None:
-        """Selects the `listed` schedule if the learning rate is a function."""
-        if callable(self._values["client_learning_rate"]):
+        rate: Any = values["client_learning_rate"]
+        if callable(rate):
             for name in ("learning_rate_schedule", "client_learning_rates"):
                 why = "leave it out: client_learning_rate is a function of the round."
                 self._refuse(name, why)
-            self._values["learning_rate_schedule"] = "listed"
-
-    def _settle_rates(self) -> None:
-        """Replaces a learning-rate function by the rates of all rounds."""
-        values = self._values
-        rate: Any = values["client_learning_rate"]
-        if callable(rate):
             try:
                 rates = schedules.tabulated(rate, values["total_rounds"])
             except ValueError as error:
                 what = "client_learning_rate"
                 raise SettingError(what, "a function", str(error)) from error
-            values.update(client_learning_rate=rates[0], client_learning_rates=rates)
+            values.update(
+                learning_rate_schedule="listed",
+                client_learning_rate=rates[0],
+                client_learning_rates=rates,
+            )
         elif (
             values["learning_rate_schedule"] == "listed"
-            and not (values["client_learning_rates"])
+            and not values["client_learning_rates"]
         ):
             why = "it is missing; the listed schedule needs it."
             raise SettingError("client_learning_rates", None, why)
 
-    def _settle_privacy(self) -> None:
-        values = self._values
+    def _what_does_not_apply(self) -> None:
+        """Refuses given settings that do not apply; resets the others."""
+        values, task = self.values, self._task
+        for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
+            self._refuse(name, "synthetic_data takes the place of all data.")
+        if values["target_model"] != "server" and not values["averages_all_clients"]:
+            why = "there is no such mean without averages_all_clients."
+            self._refuse("target_model", why)
+            values["target_model"] = "server"
+        for each in self._settings:
+            if task_settings.OPTION in each.tags and each.name not in task.options:
+                self._refuse(
+                    each.name, f"the task {values['task']} has no such option."
+                )
+            why_not = each.why_not_beside(values)
+            if why_not is None:
+                continue
+            # To switch off a setting that is off anyway is no contradiction.
+            if self._given.get(each.name) is not False or each.is_optional:
+                self._refuse(each.name, why_not)
+            values[each.name] = None if each.is_optional else each.default
+
+    def _privacy(self) -> None:
+        values = self.values
         if values["aggregator"] != "dp":
             return
         if values["client_weighting"] != "uniform":
@@ -372,10 +353,20 @@ class _Resolution:
                 " dp_clip_norm.",
             )
 
-    def _check_ray_address(self) -> None:
-        address = self._values["ray_address"]
+    def _places(self) -> None:
+        """Settles where the run is written and where Ray is."""
+        values = self.values
+        address = values["ray_address"]
         try:
             if address is not None:
                 ray_cluster.check_address(address)
         except ValueError as error:
             raise SettingError("ray_address", address, str(error)) from error
+        if not values["output_dir"]:
+            self._refuse("output_dir", "give the name of a directory.")
+            (output_dir,) = (s for s in self._settings if s.name == "output_dir")
+            values["output_dir"] = output_dir.default
+        for name in ("process", "task", "seed"):
+            values["output_dir"] = values["output_dir"].replace(
+                f"{{{name}}}", str(values[name])
+            )

@@ -13,14 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy
+from tff_reg import lazy, plugins
 from tff_reg.experiment.config import (
     resolution,
     runtime_settings,
-    strengths as strengths_lib,
     task_settings,
 )
 from tff_reg.methods import catalogue
@@ -37,6 +36,7 @@ from tff_reg.training import aggregator_settings, process_settings
 
 # Headings of the help, in their order.
 FILES = "Evaluation and files"
+HYPERPARAMETERS = "Hyperparameters of the methods"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
@@ -50,7 +50,7 @@ _GROUPS = (
     task_settings.DATA,
     FILES,
     runtime_settings.WHERE,
-    strengths_lib.GROUP,
+    HYPERPARAMETERS,
 )
 
 # Tag of settings that are replaced by other settings when a run is resolved.
@@ -173,7 +173,7 @@ class RunConfig(
 
     def __new__(cls, *args: Any, **given: Any):
         """Refuses arguments that are no settings; see `settings.check_names`."""
-        of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
+        of_methods = {each.flag for each in catalogue.strengths()} & given.keys()
         called = getattr(cls, "CALLED", cls.__name__)
         for name in of_methods:
             raise TypeError(
@@ -207,19 +207,19 @@ class RunConfig(
                 known[name].check(value)
         if values["plugin"]:
             values["plugin"] = tuple(map(os.path.abspath, values["plugin"]))
-            strengths_lib.add_files(values["plugin"])
+            _add_files(values["plugin"])
         if name := values["process"]:
-            values["process"] = strengths_lib.process_name(name)
+            values["process"] = resolution.process_name(name)
         if values["settings_of"] not in (None, TASK, EACH):
             choices = [TASK, EACH, *catalogue.names()]
             own = dataclasses.replace(known["settings_of"], choices=choices)
             own.check(values["settings_of"])
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        strengths = strengths_lib.checked(self.strengths)
+        strengths = _checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
         if self.process is not None:
-            strengths_lib.check_owned(strengths, [self.process])
+            resolution.check_owned(strengths, [self.process])
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):
@@ -256,7 +256,21 @@ class RunConfig(
           SettingError: If there is no process, no such task or recipe, or two settings
             contradict each other.
         """
-        return ResolvedConfig.of(resolution.resolve(self.given(), type(self), tasks))
+        given = self.given()
+        recipe = self._of_recipe(tasks) if self.recipe else {}
+        values = resolution.resolve(given, recipe, settings_of(self), tasks)
+        return ResolvedConfig.of(values)
+
+    def _of_recipe(self, tasks: Any) -> dict[str, Any]:
+        """Returns the checked settings of the recipe."""
+        if not hasattr(tasks, "recipes"):
+            raise SettingError("recipe", self.recipe, "there are no recipes here.")
+        try:
+            return self.of(tasks.recipes.settings(self.recipe)).given()
+        except SettingError:
+            raise
+        except ValueError as error:
+            raise SettingError("recipe", self.recipe, str(error)) from error
 
 
 class ResolvedConfig(RunConfig):
@@ -303,7 +317,7 @@ class ResolvedConfig(RunConfig):
         """
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
-        strengths_lib.add_files(values.get("plugin", ()))
+        _add_files(values.get("plugin", ()))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
@@ -317,7 +331,11 @@ def listed(process: Optional[str] = None) -> list[Setting]:
     Raises:
       UnknownProcessError: If there is no such process.
     """
-    return [*_by_heading(), *strengths_lib.listed(process)]
+    hyperparameters = [
+        dataclasses.replace(each.setting, name=each.flag, group=HYPERPARAMETERS)
+        for each in catalogue.strengths(process)
+    ]
+    return [*_by_heading(), *hyperparameters]
 
 
 def _by_heading() -> list[Setting]:
@@ -325,3 +343,36 @@ def _by_heading() -> list[Setting]:
         settings_of(RunConfig),
         key=lambda s: (_GROUPS.index(s.group), s.default is not dataclasses.MISSING),
     )
+
+
+def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks hyperparameters, of any method; returns those that are not None."""
+    if not isinstance(strengths, Mapping):
+        why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
+        raise SettingError("strengths", strengths, why)
+    catalogue.load_named(strengths)
+    known = {each.flag: each for each in catalogue.strengths()}
+    found = {}
+    for name, value in strengths.items():
+        if name not in known:
+            raise SettingError(name, None, "there is no such setting.")
+        if value is None:
+            continue
+        found[name] = known[name].setting.adopt(value)
+        known[name].setting.check(found[name], name)
+        try:
+            catalogue.build(known[name].method, {name: found[name]})
+        except SettingError as error:
+            raise SettingError(name, value, error.reason) from error
+        except ValueError as error:
+            raise SettingError(name, value, str(error)) from error
+    return found
+
+
+def _add_files(files: Sequence[str]) -> None:
+    """Adds the methods of plugin files to the known methods."""
+    for file in files:
+        try:
+            catalogue.add_file(file)
+        except plugins.PluginError as error:
+            raise SettingError("plugin", file, str(error)) from error

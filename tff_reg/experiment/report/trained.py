@@ -21,7 +21,6 @@ from tff_reg.experiment.rounds import (
     client_states,
     directory as directory_lib,
     process_state,
-    recorded,
     runs,
     state_file,
 )
@@ -339,7 +338,7 @@ def predict(
             f"{path} trained a Keras model of yours: give it back its weights by"
             f" models.from_keras(model).keras_model('{path}/final_weights.npz')."
         )
-    known = stored.get(recorded.IMAGES, {})
+    known = stored.get(runs.IMAGES, {})
     images = np.asarray(images)
     _check_images(path, known, images)
     model_fn = models.build_model_fn(

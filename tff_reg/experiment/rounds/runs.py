@@ -1,37 +1,43 @@
-"""Functions that carry out a run from its config, for commands and Python."""
+"""A run from its config: checked against its directory, prepared and carried out."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import interruption, lazy, runtime, training
+from tff_reg import files, interruption, lazy, runtime, training
+from tff_reg.data import augmentation, digests
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.config.runtime_settings import RuntimeSettings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     description,
+    directory as directory_lib,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
     progress as progress_lib,
-    recorded,
-    round_work,
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.experiment.rounds.checked import CheckedRun
-from tff_reg.experiment.rounds.loop import RunResult
-from tff_reg.experiment.rounds.training import Training
+from tff_reg.experiment.rounds.training import RunResult, Training, name_of
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
+
+keras_copies = lazy.module("tff_reg.models.keras_copies")
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
     from tff_reg.training.composition import Process
 
 OnRound = Callable[[Row], Any]
+# Name in `config.json` of the images that a model takes, and their normalisation.
+IMAGES = "images"
+# Files of data, which may be the same in another place.
+_FILES = ("data_dir", "split_file")
 
 
 def run(
@@ -41,7 +47,6 @@ def run(
     progress: Optional[progress_lib.Progress] = None,
     callbacks: Sequence[Callback] = (),
     on_round: Optional[OnRound] = None,
-    stop: Optional[interruption.Interruption] = None,
 ) -> RunResult:
     """Carries out a run, or the rest of it.
 
@@ -53,7 +58,6 @@ def run(
       progress: As for `Training`; it also shows a description of the run at the start.
       callbacks: As for `Training`.
       on_round: As for `Training`.
-      stop: Gets the message and the clean-up for a signal that ends the process.
 
     Returns:
       The result.
@@ -65,37 +69,8 @@ def run(
       StateMismatchError: If the state in its directory does not fit its process.
       TrainingError: If a round fails.
     """
-    return carry_out(
-        CheckedRun(config, tasks),
-        progress=progress,
-        callbacks=callbacks,
-        on_round=on_round,
-        stop=stop,
-    )
-
-
-def carry_out(
-    checked: CheckedRun,
-    *,
-    progress: Optional[progress_lib.Progress] = None,
-    stop: Optional[interruption.Interruption] = None,
-    **of_training: Any,
-) -> RunResult:
-    """Carries out a checked run; more arguments as for `Training`."""
-    stop = stop or interruption.Interruption()
-    config = checked.config
-    checked.check_ready()
-    if checked.directory is not None:
-        stop.say(functools.partial(description.resumption, config))
-    examples = _read(config, checked.tasks)
-    with _running(config):
-        # Not before the runtime runs: `shutdown` would wait for its start.
-        stop.before_exit(runtime.shutdown)
-        progress = progress or progress_lib.for_this_output(config.total_rounds)
-        stop.before_exit(progress.close)
-        return prepare_checked(
-            checked, progress, examples=examples, **of_training
-        ).run()
+    checked = CheckedRun(config, tasks)
+    return checked.run(progress=progress, callbacks=callbacks, on_round=on_round)
 
 
 def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
@@ -128,18 +103,159 @@ def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, A
       The summary; None if the run is not finished.
 
     Raises:
-      DirectoryError: If its directory holds something else, or another run, or one on
-        other data.
+      DirectoryError: If its directory holds something else, or another run.
     """
-    return summary_of(CheckedRun(config, tasks))
+    return CheckedRun(config, tasks).refresh_summary()
 
 
-def summary_of(checked: CheckedRun) -> Optional[dict[str, Any]]:
-    """Returns the result of `finished` for a checked run."""
-    if checked.summary() is None:
-        return None
-    assert checked.directory is not None
-    return summary_lib.refresh(checked.directory, checked.values)
+class CheckedRun:
+    """A valid run: its settings are consistent and fit its directory.
+
+    Attributes:
+      config: The resolved settings.
+      values: The settings as JSON values by name.
+      directory: Its directory: empty, with a run that this one can continue, or to be
+        overwritten; None if the run writes nothing.
+      tasks: The module `tasks`, or an object with its functions.
+    """
+
+    def __init__(
+        self, config: RunConfig, tasks: Any = lazy.tasks, *, writes: bool = True
+    ):
+        """Checks the request; without `writes` the run has no directory."""
+        if not isinstance(config, RunConfig):
+            raise TypeError(
+                "A run is asked for by an experiment.RunConfig, such as"
+                f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
+            )
+        self.config = config.resolved(tasks)
+        if not writes:
+            self.config = dataclasses.replace(self.config, output_dir=None)
+        self.values = self.config.dump()
+        self.tasks = tasks
+        self.directory: Optional[directory_lib.RunDirectory] = None
+        if writes:
+            self.directory = directory_lib.RunDirectory(self.config.output_dir)
+            if not self.config.overwrite:
+                self.directory.check(self.values)
+
+    def check_ready(self) -> None:
+        """Checks that its directory can be written to, and that its data are there."""
+        if self.directory is not None:
+            files.check_writable(self.directory.path, "output_dir")
+        if not self.config.synthetic_data:
+            self.tasks.check_data(self.config.task, self.config.data_dir)
+
+    def summary(self) -> Optional[dict[str, Any]]:
+        """Returns the summary with the requested rounds and targets, if finished."""
+        if self.config.overwrite or self.directory is None:
+            return None
+        made = self.directory.config or {}
+        if any(self.values[name] != made.get(name) for name in _FILES):
+            return None  # Their contents are compared when the run is done again.
+        return summary_lib.of_finished_run(self.directory, self.values)
+
+    def refresh_summary(self) -> Optional[dict[str, Any]]:
+        """Returns `summary`, and writes it to `summary.json` if that has another."""
+        if self.summary() is None:
+            return None
+        return summary_lib.refresh(self.directory, self.values)
+
+    def run(
+        self,
+        *,
+        progress: Optional[progress_lib.Progress] = None,
+        stop: Optional[interruption.Interruption] = None,
+        **of_training: Any,
+    ) -> RunResult:
+        """Carries out the run; more arguments as for `prepare`.
+
+        `stop` gets the message and the clean-up for a signal that ends the process.
+        """
+        stop = stop or interruption.Interruption()
+        self.check_ready()
+        if self.directory is not None:
+            stop.say(functools.partial(description.resumption, self.config))
+        with _running(self.config):
+            # Not before the runtime runs: `shutdown` would wait for its start.
+            stop.before_exit(runtime.shutdown)
+            progress = progress or progress_lib.for_this_output(
+                self.config.total_rounds
+            )
+            stop.before_exit(progress.close)
+            return self.prepare(progress, **of_training).run()
+
+    def prepare(
+        self,
+        progress: progress_lib.Progress,
+        *,
+        metrics: Mapping[str, Any] = {},
+        **of_training: Any,
+    ) -> Training:
+        """Loads the data and builds the process, for the runtime in use.
+
+        `metrics` are those of the evaluation, more arguments those of `Training`.
+        """
+        config = self.config
+        progress.tested = metrics_lib.tested(self.values)
+        where = runtime.describe()
+        progress.say(where[0].upper() + where[1:])
+        task = _task(config, self.tasks)
+        x_test, y_test = task.test_arrays()
+        evaluation = evaluation_lib.CentralEvaluation(
+            build_model_fn(config, task),
+            x_test,
+            y_test,
+            preprocess_fn=task.normalize_fn,
+            metrics=metrics,
+        )
+        header = description.header(
+            config,
+            num_train=sum(task.client_data.client_sizes),
+            num_test=len(y_test),
+            num_weights=evaluation.num_weights,
+            sample_fn=name_of(of_training.get("sample_fn")),
+        )
+        title, subtitle = description.plot_texts(config)
+        for line in [*header, *_remarks(config, task.client_data, y_test)]:
+            progress.say(line)
+        return Training(
+            _process(config, task),
+            task.client_data,
+            total_rounds=config.total_rounds,
+            clients_per_round=config.clients_per_round,
+            client_sampling=config.client_sampling,
+            seed=config.seed,
+            evaluate=evaluation,
+            rounds_per_evaluation=config.rounds_per_evaluation,
+            rounds_per_checkpoint=config.rounds_per_checkpoint,
+            keep_best=config.keep_best,
+            output_dir=self.directory,
+            overwrite=config.overwrite,
+            settings={**self.values, **_records(config, task)},
+            title=title,
+            subtitle=subtitle,
+            weight_names=evaluation.weight_names,
+            progress=progress,
+            **of_training,
+        )
+
+
+@contextlib.contextmanager
+def _running(config: ResolvedConfig) -> Iterator[None]:
+    """Starts the runtime that a run asks for, for the body of a `with` statement."""
+    options = config.part(RuntimeSettings)
+    if config.debug_eager:
+        options["clients_in_parallel"] = 1
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(runtime.running(options.pop("runtime"), **options))
+        except runtime.NoGpuError as error:
+            raise SettingError("require_gpu", True, str(error)) from error
+        except runtime.WorkerError as error:
+            setting = "ray_address" if config.ray_address else "runtime"
+            raise SettingError(setting, getattr(config, setting), str(error)) from error
+        yield
 
 
 def build_task(
@@ -147,21 +263,6 @@ def build_task(
 ) -> Any:
     """Builds the task of a run, with its data; see `tasks.build` for the errors."""
     return tasks.build(**config.part(TaskSettings), **arguments)
-
-
-def _read(config: ResolvedConfig, tasks: Any) -> Any:
-    """Reads a run's examples if that needs no TensorFlow: errors come at once."""
-    is_given = config.data_dir is not None or config.synthetic_data
-    if not hasattr(tasks, "read") or not (
-        is_given or tasks.defaults(config.task).tfds_name is None
-    ):
-        return None
-    return tasks.read(**config.part(TaskSettings))
-
-
-def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
-    """Loads the client data of a task on another machine."""
-    return build(**settings).client_data
 
 
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
@@ -184,81 +285,27 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     )
 
 
-def prepare(
-    config: RunConfig,
-    *,
-    tasks: Any = lazy.tasks,
-    progress: Optional[progress_lib.Progress] = None,
-) -> Training:
-    """Loads the data of a run and builds its process, for the runtime in use.
-
-    The arguments are as for `run`.
-
-    Returns:
-      The `Training`, whose rounds are still to be done.
-
-    Raises:
-      SettingError: If the config is invalid, or no client has enough examples for a
-        batch.
-      ValueError: If its data are missing, or the method does not fit the model.
-    """
-    checked = CheckedRun(config, tasks)
-    progress = progress or progress_lib.for_this_output(checked.config.total_rounds)
-    return prepare_checked(checked, progress)
+def _task(config: ResolvedConfig, tasks: Any) -> Any:
+    """Builds the task; refuses one on which no client would train."""
+    task = build_task(config, tasks)
+    largest = max(task.client_data.client_sizes)
+    if config.drop_remainder and largest < config.batch_size:
+        raise SettingError(
+            "batch_size",
+            config.batch_size,
+            f"the largest client has {largest} examples, and drop_remainder leaves"
+            " shorter batches out: nobody would train.",
+        )
+    if config.data_on_nodes:
+        task.client_data.load_by(
+            functools.partial(_client_data, tasks.build, config.part(TaskSettings))
+        )
+    return task
 
 
-def prepare_checked(
-    checked: CheckedRun,
-    progress: progress_lib.Progress,
-    *,
-    examples: Any = None,
-    metrics: Mapping[str, Any] = {},
-    **of_training: Any,
-) -> Training:
-    """Does what `prepare` does for a checked run; `examples` may be read already.
-
-    `metrics` are those of the evaluation, more arguments those of `Training`.
-    """
-    config = checked.config
-    progress.tested = metrics_lib.tested(checked.values)
-    where = runtime.describe()
-    progress.say(where[0].upper() + where[1:])
-    task = _task(config, checked.tasks, examples)
-    x_test, y_test = task.test_arrays()
-    model_fn, normalize_fn = build_model_fn(config, task), task.normalize_fn
-    evaluation = evaluation_lib.CentralEvaluation(
-        model_fn, x_test, y_test, preprocess_fn=normalize_fn, metrics=metrics
-    )
-    header = description.header(
-        config,
-        num_train=sum(task.client_data.client_sizes),
-        num_test=len(y_test),
-        num_weights=evaluation.num_weights,
-        sample_fn=round_work.name_of(of_training.get("sample_fn")),
-    )
-    title, subtitle = description.plot_texts(config)
-    for line in [*header, *_remarks(config, task.client_data, y_test)]:
-        progress.say(line)
-    return Training(
-        _process(config, task),
-        task.client_data,
-        total_rounds=config.total_rounds,
-        clients_per_round=config.clients_per_round,
-        client_sampling=config.client_sampling,
-        seed=config.seed,
-        evaluate=evaluation,
-        rounds_per_evaluation=config.rounds_per_evaluation,
-        rounds_per_checkpoint=config.rounds_per_checkpoint,
-        keep_best=config.keep_best,
-        output_dir=checked.directory,
-        overwrite=config.overwrite,
-        settings={**checked.values, **recorded.of(config, task)},
-        title=title,
-        subtitle=subtitle,
-        weight_names=evaluation.weight_names,
-        progress=progress,
-        **of_training,
-    )
+def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """Loads the client data of a task on another machine."""
+    return build(**settings).client_data
 
 
 def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]:
@@ -281,24 +328,6 @@ def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]
         )
 
 
-def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
-    """Builds the task; refuses one on which no client would train."""
-    task = build_task(config, tasks, **({"examples": examples} if examples else {}))
-    largest = max(task.client_data.client_sizes)
-    if config.drop_remainder and largest < config.batch_size:
-        raise SettingError(
-            "batch_size",
-            config.batch_size,
-            f"the largest client has {largest} examples, and drop_remainder leaves"
-            " shorter batches out: nobody would train.",
-        )
-    if config.data_on_nodes:
-        task.client_data.load_by(
-            functools.partial(_client_data, tasks.build, config.part(TaskSettings))
-        )
-    return task
-
-
 def _process(config: ResolvedConfig, task: Any) -> Process:
     """Returns the process of a run."""
     aggregator = training.aggregators.build_model_aggregator(
@@ -307,18 +336,28 @@ def _process(config: ResolvedConfig, task: Any) -> Process:
     return build_process(config, task, model_aggregator=aggregator)
 
 
-@contextlib.contextmanager
-def _running(config: ResolvedConfig) -> Iterator[None]:
-    """Starts the runtime that a run asks for, for the body of a `with` statement."""
-    options = config.part(RuntimeSettings)
-    if config.debug_eager:
-        options["clients_in_parallel"] = 1
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(runtime.running(options.pop("runtime"), **options))
-        except runtime.NoGpuError as error:
-            raise SettingError("require_gpu", True, str(error)) from error
-        except runtime.WorkerError as error:
-            setting = "ray_address" if config.ray_address else "runtime"
-            raise SettingError(setting, getattr(config, setting), str(error)) from error
-        yield
+def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
+    """Returns what `config.json` has of data and model beside the settings."""
+    found = {
+        "class_names": list(task.class_names),
+        IMAGES: _images(task),
+    }
+    if config.model is None:
+        plan = task.model_fn.plan
+        network, weights = (
+            keras_copies.digest(plan.model),
+            digests.of_examples(*plan.values),
+        )
+        found[identity.KERAS_MODEL] = digests.together(
+            {"network": network, "weights": weights}
+        )
+    return found
+
+
+def _images(task: Any) -> dict[str, Any]:
+    """Returns the images' shape, data type and normalisation, which `predict` needs."""
+    stored, _ = task.test_arrays()
+    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
+    if isinstance(task.normalize_fn, augmentation.Normalization):
+        described.update(dataclasses.asdict(task.normalize_fn))
+    return described

@@ -1,31 +1,135 @@
-"""A training: a process, its clients' data and its rounds; `train` runs it."""
+"""A training: a process, its clients' data and its rounds; `train` runs it.
+
+All random draws are a function of the seed and the round, so a checkpoint needs only
+the server state, the round and the metrics, and a run that was killed and started again
+writes the same bytes as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
+import json
+import math
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, ParamSpec, TypeVar, Union
 
-from tff_reg import runtime
+from tff_reg import curves, data, lazy, runtime, tables
+from tff_reg.data import digests, sampling
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
-    loop,
+    metrics,
+    process_state,
     progress as progress_lib,
-    round_work,
+    summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.settings import check_takes
 
 if TYPE_CHECKING:
+    from tff_reg.lazy import mpl_figure, pandas
     from tff_reg.training.composition import Process
+
+trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
 
 A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
+EvaluationFn = Callable[[Any], Mapping[str, float]]
+ClientDatasetFn = Callable[[str, Any], Any]
+SampleFn = Callable[[int, list[str]], Sequence[str]]
+
+# Parts of a checkpoint, beside those of the process and of callbacks.
+_METRICS = "metrics.csv"
+# Why a callback ended the run after the checkpoint's round.
+_STOPPED = "stopped_early.json"
+
+
+class TrainingError(RuntimeError):
+    """Raised when a round fails; says which, with the error of the process."""
+
+
+def check_sample_fn(sample_fn: Any) -> None:
+    """Raises a TypeError if it is not None or a function of round and client ids."""
+    if sample_fn is None:
+        return
+    if not callable(sample_fn):
+        raise TypeError(
+            f"sample_fn is a {type(sample_fn).__name__}; it must be a function of"
+            " (round_num, client_ids) that returns a list of client ids."
+        )
+    check_takes(sample_fn, "sample_fn", "round_num,client_ids")
+
+
+def name_of(function: Any) -> Optional[str]:
+    """Returns the name of a function given from Python, for `config.json`."""
+    return function and getattr(function, "__name__", type(function).__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """The result of a finished run."""
+
+    # The process's state after the last round.
+    state: Any
+    # `process.get_model_weights(state)`.
+    weights: Any
+    # `process.get_all_clients_weights(state)`; None if the process has no such mean.
+    all_clients_weights: Any
+    # One row per round: numbers by column, None for an empty cell.
+    rows: list[Row]
+    # The contents of `summary.json`.
+    summary: dict[str, Any]
+    # Builds the `model`.
+    build_model: Callable[[], Any] = dataclasses.field(repr=False)
+    # The curves that `plot` draws, and the texts above them.
+    drawn: Sequence[curves.Curve] = ()
+    title: str = ""
+    subtitle: str = ""
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """The `rows` as a pandas DataFrame: one row per round, NaN for an empty cell.
+
+            result.metrics["evaluation/accuracy"].max()
+
+        Raises:
+          ImportError: If pandas is not installed.
+        """
+        return tables.to_pandas(self.rows, "result.rows")
+
+    def plot(self) -> mpl_figure.Figure:
+        """Draws the accuracies by round.
+
+            result.plot().savefig("accuracy.pdf")
+
+        Returns:
+          A matplotlib figure, which a notebook shows; its only axes are `axes[0]`.
+
+        Raises:
+          ValueError: If the run measured no accuracy.
+        """
+        if not self.drawn:
+            raise ValueError("The run measured no accuracy that could be drawn.")
+        return curves.draw_curves(self.drawn, title=self.title, subtitle=self.subtitle)
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The model with the weights: `predict` takes examples as they are stored.
+
+        The user's own Keras model if the process was built with `models.from_keras` and
+        the run's evaluation has no `preprocess_fn`. Else it has `predict(x)`, which
+        preprocesses and returns the outputs (of our networks logits), and `save(path)`,
+        which writes a SavedModel for TensorFlow alone.
+
+        Raises:
+          ValueError: If a method replaced the last layer of a `from_keras` model.
+        """
+        return self.build_model()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +190,14 @@ class Training:
     total_rounds: int
     clients_per_round: int
     seed: int = 0
-    evaluate: Optional[round_work.EvaluationFn] = None
+    evaluate: Optional[EvaluationFn] = None
     rounds_per_evaluation: int = 1
     rounds_per_checkpoint: int = 1
-    client_dataset_fn: Optional[round_work.ClientDatasetFn] = None
+    client_dataset_fn: Optional[ClientDatasetFn] = None
     output_dir: Union[str, pathlib.Path, directory_lib.RunDirectory, None] = None
     overwrite: bool = False
     client_sampling: str = "fixed"
-    sample_fn: Optional[round_work.SampleFn] = None
+    sample_fn: Optional[SampleFn] = None
     keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
@@ -104,12 +208,7 @@ class Training:
     on_round: Optional[Callable[[Row], Any]] = None
 
     def __post_init__(self):
-        """Checks the arguments; touches nothing.
-
-        Raises:
-          TypeError: If one is of another kind.
-          ValueError: If a number is out of range.
-        """
+        """Checks the arguments; touches nothing."""
         kinds = {
             "process": ("next", "tff_reg.training.build('fedavg', model_fn)"),
             "client_data": ("client_ids", "a tff_reg.data.ArrayClientData"),
@@ -144,7 +243,7 @@ class Training:
                     f"callbacks has {kind.__name__}, which is no object of a"
                     " tff_reg.experiment.Callback; sub-class it, and give an object."
                 )
-        round_work.check_sample_fn(self.sample_fn)
+        check_sample_fn(self.sample_fn)
         if self.sample_fn is not None and self.client_sampling != "fixed":
             raise ValueError(
                 "client_sampling and sample_fn both sample the clients; give one."
@@ -177,12 +276,350 @@ class Training:
           StateMismatchError: If the state there does not fit this process.
           TrainingError: If a round fails, from the error of the process.
         """
-        rounds = loop.Rounds(self)
-        with runtime.outside_programs(), contextlib.closing(rounds.rows()) as rows:
-            for row in rows:
-                if self.on_round is not None:
-                    self.on_round(row)
-        return rounds.result
+        rounds = Rounds(self)
+        with runtime.outside_programs(), rounds:
+            for row in rounds.begin():
+                rounds.show(row)
+            while not rounds.are_done:
+                row = rounds.do_one()
+                rounds.show(row)
+            return rounds.finish()
+
+
+class Rounds:
+    """The rounds of a training; in a `with` statement, which releases the directory."""
+
+    def __init__(self, training: Training):
+        """Reads the config in `output_dir`; writes nothing."""
+        self._training = training
+        own = {
+            **training.numbers(),
+            "seed": training.seed,
+            "client_sampling": training.client_sampling,
+            "keep_best": training.keep_best,
+            # Recorded even if None: a run that began without is not resumed with one.
+            "sample_fn": name_of(training.sample_fn),
+            "client_dataset_fn": name_of(training.client_dataset_fn),
+            "metrics": list(getattr(training.evaluate, "metrics", ())),
+        }
+        self._settings = _as_json({**training.settings, **own})
+        directory = training.output_dir
+        if directory is not None and not isinstance(
+            directory, directory_lib.RunDirectory
+        ):
+            directory = directory_lib.RunDirectory(directory)
+        self._directory = directory
+        self._progress = training.progress or progress_lib.for_this_output(
+            training.total_rounds
+        )
+        self._callbacks: list[Callback] = [
+            callbacks_lib.TensorBoard(),
+            callbacks_lib.Plot(training.title, training.subtitle),
+            callbacks_lib.Checkpoints(training.rounds_per_checkpoint),
+        ]
+        if training.keep_best:
+            self._callbacks.insert(0, callbacks_lib.BestWeights())
+        self._callbacks += training.callbacks
+        self._client_ids = list(training.client_data.client_ids)
+        self._state: Any = None
+        self._run = callbacks_lib.Run(
+            total_rounds=training.total_rounds,
+            rounds_per_evaluation=training.rounds_per_evaluation,
+            settings=self._settings,
+            directory=directory,
+            say=self._progress.say,
+            weight_names=training.weight_names,
+            get_weights=lambda: self._state.weights(),
+            table=metrics.MetricsTable(),
+        )
+        self._rounds_saved = 0
+        # The reason and `total_rounds` of a run that a callback ended.
+        self._stopped_early: Optional[dict[str, Any]] = None
+        self._not_finite_reported = False
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        if self._directory is not None:
+            self._directory.close()
+
+    @property
+    def are_done(self) -> bool:
+        """Whether no round is left, or a callback has ended the run."""
+        return not self._run.rounds_left or self._stopped_early is not None
+
+    def begin(self) -> list[Row]:
+        """Takes the directory; returns the rows of the rounds of earlier processes."""
+        directory, run = self._directory, self._run
+        self._state = process_state.ProcessState(
+            self._training.process, directory and directory.client_states
+        )
+        if directory is not None:
+            self._take(directory)
+            self._restore(directory)
+            if not self.are_done:
+                directory.add_code(identity.code(self._settings))
+        for callback in self._callbacks:
+            callback.on_start(run)
+        self._progress.start(run.rounds_done)
+        return run.rows
+
+    def _take(self, directory: directory_lib.RunDirectory) -> None:
+        """Checks that the run there, if any, is this one, and takes the directory."""
+        parts: dict[str, str] = {}
+        for each in (self._training.client_data, self._training.evaluate):
+            parts.update(getattr(each, "digests", {}))
+        if parts:
+            self._settings[digests.DATA] = digests.together(parts)
+        if not self._training.overwrite:
+            directory.check(self._settings)
+        config = {**self._settings, **identity.machine()}
+        directory.begin(_as_json(config), overwrite=self._training.overwrite)
+
+    def _restore(self, directory: directory_lib.RunDirectory) -> None:
+        """Starts from the newest whole checkpoint, or from the beginning."""
+        run = self._run
+        run.checkpoint = directory.checkpoints.latest(run.say, self._state.verify)
+        if run.checkpoint is not None:
+            self._state.restore(run.checkpoint)
+            text = run.checkpoint.part(_METRICS).read_text("utf-8")
+            run.table = metrics.MetricsTable.parse(text)
+            run.rounds_done = self._rounds_saved = run.checkpoint.round_num
+            stopped = run.kept(_STOPPED)
+            if stopped is not None:
+                stopped = json.loads(stopped)
+                # A request for more rounds continues the run.
+                if run.total_rounds <= stopped["total_rounds"]:
+                    self._stopped_early = stopped
+            run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
+            if changed := identity.other_code(directory.config or {}):
+                run.say(changed)
+            if not self.are_done:
+                # Drops the evaluation of a round that was evaluated only as the last.
+                run.table.keep_evaluations(run.rounds_per_evaluation)
+        for name in directory.damaged_weights():
+            run.say(f"{name} is damaged: it is written again.")
+        # Work of the last process beyond its checkpoint is deleted and done again.
+        self._state.delete_unnamed(directory.checkpoints.all())
+        directory.delete_results()
+        directory.write_metrics(run.table)
+
+    def do_one(self) -> Row:
+        """Trains, evaluates, records and saves a round; returns its row."""
+        run = self._run
+        began = time.monotonic()
+        cohort = self._cohort(run.rounds_done + 1)
+        found = self._train(cohort, run.rounds_done + 1)
+        methods_not_finite = metrics.take_not_finite(found)
+        row = self._row(found, time.monotonic() - began)
+        run.rounds_done += 1
+        run.is_commit_asked = False
+        if run.is_due(run.rounds_per_evaluation):
+            row.update(self._evaluate())
+        run.table.append(row)
+        reasons = [callback.on_round(run, dict(row)) for callback in self._callbacks]
+        if reason := next(filter(None, reasons), None):
+            self._stop(reason, row)
+        if self._directory is not None:
+            self._directory.write_metrics(run.table)
+            if run.is_commit_asked or self._stopped_early:
+                self._save()
+        self._progress.after_round(run.rounds_done, row)
+        self._report(row, len(cohort), methods_not_finite)
+        return run.table.row(run.rounds_done - 1)
+
+    def _cohort(self, round_num: int) -> list[str]:
+        training, ids = self._training, self._client_ids
+        if training.sample_fn is not None:
+            return sampling.sample_by(training.sample_fn, ids, round_num=round_num)
+        drawn = {"seed": training.seed, "round_num": round_num}
+        if training.client_sampling == "independent":
+            share = training.clients_per_round / len(ids)
+            return data.sample_clients_bernoulli(ids, share, **drawn)
+        return data.sample_clients(ids, training.clients_per_round, **drawn)
+
+    def _train(self, cohort: list[str], round_num: int) -> dict[str, Any]:
+        """Trains a round; returns the metrics of the process by their columns."""
+        training = self._training
+        dataset_fn = (
+            training.client_dataset_fn or training.client_data.whole_client_dataset
+        )
+        datasets = [
+            dataset_fn(name, data.client_key(training.seed, round_num, name))
+            for name in cohort
+        ]
+        try:
+            found = self._state.train(cohort, datasets, round_num)
+        except Exception as error:
+            raise TrainingError(
+                f"Round {round_num} failed: {type(error).__name__}: {error}"
+            ) from error
+        return metrics.round_metrics(found)
+
+    def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Returns the row of a round, with the columns that later rounds fill."""
+        evaluate = self._training.evaluate
+        if found.get(metrics.NUM_EXAMPLES) == 0:
+            # All clients were rejected: there is no mean, though the sums say 0.
+            of_methods = [
+                name
+                for name in found
+                if name.startswith("training/") and name.count("/") == 2
+            ]
+            names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
+            found.update(dict.fromkeys(names, math.nan))
+        # The first row fixes the columns, also those that only later rounds fill.
+        names = ["loss", "accuracy", *getattr(evaluate, "metrics", ())]
+        to_fill = [f"evaluation/{name}" for name in names[2:]]
+        if evaluate is not None and self._state.has_all_clients_weights:
+            to_fill += [f"evaluation_all_clients/{name}" for name in names]
+        return {
+            metrics.ROUND: self._run.rounds_done + 1,
+            metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
+            metrics.TRAINING_ACCURACY: found.pop(metrics.TRAINING_ACCURACY, None),
+            metrics.SECONDS: round(seconds, 3),
+            **dict.fromkeys(to_fill),
+            **found,
+        }
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluates the server's model, and the mean of all clients' if any."""
+        evaluate = self._training.evaluate
+        if evaluate is None:
+            return {}
+        try:
+            results = evaluate(self._state.weights())
+            row = {f"evaluation/{name}": value for name, value in results.items()}
+            if self._state.has_all_clients_weights:
+                results = evaluate(self._state.all_clients_weights())
+                for name, value in results.items():
+                    row[f"evaluation_all_clients/{name}"] = value
+            return row
+        except Exception as error:
+            raise TrainingError(
+                f"The evaluation after round {self._run.rounds_done} failed:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+
+    def _stop(self, reason: str, row: dict[str, Any]) -> None:
+        """Ends the run after the last round, which is then evaluated in any case."""
+        run = self._run
+        self._stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
+        if run.is_due(run.rounds_per_evaluation):
+            return
+        found = self._evaluate()
+        row.update(found)
+        run.table.replace_last(row)
+        for callback in self._callbacks:
+            if isinstance(callback, callbacks_lib.OF_EVALUATIONS):
+                callback.on_round(run, {metrics.ROUND: run.rounds_done, **found})
+
+    def show(self, row: Row) -> None:
+        """Gives a row to `on_round`; if that raises, the rounds done are saved."""
+        if self._training.on_round is None:
+            return
+        try:
+            self._training.on_round(row)
+        except BaseException:
+            self._save()
+            raise
+
+    def _save(self) -> None:
+        """Commits a checkpoint, if there is none of this round."""
+        run = self._run
+        if self._directory is None or self._rounds_saved == run.rounds_done:
+            return
+        contents = {_METRICS: run.table.text().encode("utf-8")}
+        if self._stopped_early:
+            contents[_STOPPED] = json.dumps(self._stopped_early).encode()
+        parts = self._state.parts()
+        for callback in self._callbacks:
+            for name, content in callback.keep().items():
+                if name in parts or name in contents:
+                    kind = type(callback).__name__
+                    raise ValueError(
+                        f"{kind}.keep returns {name}, which a checkpoint has already;"
+                        " choose another name."
+                    )
+                contents[name] = content
+        for name, content in contents.items():
+            parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
+        self._directory.checkpoints.save(run.rounds_done, parts)
+        self._rounds_saved = run.rounds_done
+        self._state.delete_unnamed(self._directory.checkpoints.all())
+
+    def _report(
+        self, row: Mapping[str, Any], cohort_size: int, methods_not_finite: list[str]
+    ) -> None:
+        round_num, say = self._run.rounds_done, self._progress.say
+        rejected = metrics.rejected_clients(row)
+        if rejected:
+            say(
+                f"Round {round_num}: the updates of {rejected} of {cohort_size} clients"
+                " were not finite and were left out."
+            )
+        for name in methods_not_finite:
+            say(
+                f"Round {round_num}: {name} made numbers that are not finite. Clients"
+                " with such a term, memory or upload were left out; such a memory or"
+                " model of the server was discarded."
+            )
+        if self._stopped_early:
+            why = self._stopped_early["reason"]
+            say(f"The run ends after round {round_num}: {why}.")
+        loss = row[metrics.TRAINING_LOSS]
+        if loss is None or math.isfinite(loss) or self._not_finite_reported:
+            return
+        self._not_finite_reported = True
+        say(
+            f"Round {round_num}: the training loss is {float(loss)}. A smaller client"
+            " learning rate, or clipping of gradients, may help."
+        )
+
+    def finish(self) -> RunResult:
+        """Writes the results; `summary.json` last."""
+        run = self._run
+        weights = self._state.weights()
+        all_clients_weights = self._state.all_clients_weights()
+        summary = summary_lib.summarize(run.table, self._settings)
+        if self._stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = self._stopped_early
+        if self._directory is not None:
+            run.write_weights(directory_lib.WEIGHTS, weights)
+            if all_clients_weights is not None:
+                name = directory_lib.ALL_CLIENTS_WEIGHTS
+                run.write_weights(name, all_clients_weights)
+        for callback in self._callbacks:
+            callback.on_end(run)
+        if self._directory is not None:
+            self._directory.write_summary(summary)
+        evaluate = self._training.evaluate
+        build_model = functools.partial(
+            trained_model.of_process,
+            self._training.process,
+            weights,
+            getattr(evaluate, "preprocess_fn", None),
+            getattr(evaluate, "examples_spec", None),
+        )
+        state = self._state.server
+        return RunResult(
+            state,
+            weights,
+            all_clients_weights,
+            run.rows,
+            summary,
+            build_model,
+            callbacks_lib.accuracy_curves(run.table, self._settings),
+            self._training.title,
+            self._training.subtitle,
+        )
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as they are read back from a JSON file."""
+    return json.loads(json.dumps(dict(values)))
 
 
 def with_arguments_of(

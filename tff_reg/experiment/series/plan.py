@@ -13,13 +13,13 @@ from typing import Any, Optional
 
 from tff_reg import lazy
 from tff_reg.data import keys
-from tff_reg.experiment.config import run_config as config_lib, strengths
+from tff_reg.experiment.config import resolution, run_config as config_lib
 from tff_reg.experiment.report import protocol
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
     summary as summary_lib,
 )
-from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 
@@ -99,7 +99,7 @@ def plan(
     names, seeds = process_names(processes), tuple(seeds)
     common = protocol.asked(common)
     check_each_once(SEEDS, seeds)
-    strengths.check_owned(common.strengths, names)
+    resolution.check_owned(common.strengths, names)
     check_directory(common.output_dir)
     return [
         plan_run(of_process(common, name, seed), tasks)
@@ -132,7 +132,7 @@ def of_process(
         process=process,
         seed=seed,
         output_dir=os.path.join(common.output_dir, f"{process}-seed{seed}"),
-        strengths=strengths.owned(common.strengths, process),
+        strengths=resolution.owned(common.strengths, process),
     )
 
 
@@ -149,7 +149,7 @@ def process_names(processes: Sequence[str]) -> list[str]:
     names = []
     for name in processes:
         try:
-            names.append(strengths.process_name(name))
+            names.append(resolution.process_name(name))
         except SettingError as error:
             raise SettingError("processes", processes, error.reason) from error
     check_each_once(PROCESSES, processes, names)

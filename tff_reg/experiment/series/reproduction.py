@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, lazy
-from tff_reg.experiment.config import scale as scale_lib, strengths
+from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import finished_runs, protocol
@@ -87,7 +87,7 @@ class Reproduction:
                     by_content.setdefault(_content(run), run) for run in planned
                 ]
         processes = {run.config.process for run in by_content.values()}
-        strengths.check_owned(common.strengths, sorted(processes))
+        resolution.check_owned(common.strengths, sorted(processes))
         self.planned = list(by_content.values())
 
     @staticmethod
@@ -100,7 +100,7 @@ class Reproduction:
         if self.is_tiny:
             more.update(self._tiny_settings(sets))
         given = {**more, **self._common.given()}
-        own = strengths.owned(self._common.strengths, sets["process"])
+        own = resolution.owned(self._common.strengths, sets["process"])
         given = {
             name: value
             for name, value in given.items()
