@@ -23,6 +23,7 @@ from tff_reg.models import (
     keras_trial,
     learning_model as learning_model_lib,
 )
+from tff_reg.seam import tensorflow_internals
 
 
 class KerasModelFn:
@@ -100,6 +101,7 @@ class KerasModelFn:
         return found[0], found[1]
 
 
+@tensorflow_internals.elementwise_equality()
 def from_keras(
     model: Any,
     *,

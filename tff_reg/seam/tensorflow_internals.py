@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import (
     cancellation as cancellation,
     context as eager_context,
     execute as execute,
 )
 
-__all__ = ["cancellation", "eager_context", "execute", "inference_function"]
+__all__ = [
+    "cancellation",
+    "eager_context",
+    "elementwise_equality",
+    "execute",
+    "inference_function",
+]
 
 
 def inference_function(function: Any) -> Any:
     """Returns TensorFlow's runtime function of a concrete function."""
     return function._inference_function
+
+
+# --- equality of tensors --------------------------------------------------------
+
+
+_equality = threading.local()
+
+
+@contextlib.contextmanager
+def elementwise_equality() -> Iterator[None]:
+    """Makes `==` and `!=` of tensors elementwise while this thread traces a graph.
+
+    TFF traces in a plain graph, in which they would compare Python objects.
+    """
+    before = getattr(_equality, "is_elementwise", False)
+    _equality.is_elementwise = True
+    try:
+        yield
+    finally:
+        _equality.is_elementwise = before
+
+
+def _elementwise(by_identity: Callable[..., Any], operation: Callable[..., Any]) -> Any:
+    def compare(self: Any, other: Any) -> Any:
+        is_elementwise = getattr(_equality, "is_elementwise", False)
+        if other is None or not is_elementwise or tf.executing_eagerly():
+            return by_identity(self, other)
+        other = tf.convert_to_tensor(other, self.dtype)
+        # As outside of graphs, shapes that do not fit are unequal.
+        return operation(x=self, y=other, incompatible_shape_error=False)
+
+    return compare
+
+
+for _kind in (tf.Tensor, tf.Variable):
+    _hash = _kind.__hash__
+    _kind.__eq__ = _elementwise(_kind.__eq__, tf.raw_ops.Equal)
+    _kind.__ne__ = _elementwise(_kind.__ne__, tf.raw_ops.NotEqual)
+    _kind.__hash__ = _hash

@@ -7,6 +7,7 @@ from typing import Any
 
 from tff_reg.lazy import tff
 from tff_reg.methods import checks, method as method_lib
+from tff_reg.seam import tensorflow_internals
 
 
 def adapt_model_fn(
@@ -41,6 +42,7 @@ def adapt_model_fn(
     return adapted_model_fn
 
 
+@tensorflow_internals.elementwise_equality()
 def build_evaluation(process: Any, **arguments: Any) -> Any:
     """Builds the federated evaluation of a process's model.
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.models import learning_model
+from tff_reg.seam import tensorflow_internals
 from tff_reg.settings import near_names, settings_of
 from tff_reg.training import (
     adaptation,
@@ -63,6 +64,7 @@ def _no_garbage_collection() -> Generator[None]:
 
 
 @_no_garbage_collection()
+@tensorflow_internals.elementwise_equality()
 def build_regularized(
     model_fn: Callable[[], tff.learning.models.VariableModel],
     methods: Sequence[method_lib.Method],
