@@ -36,9 +36,9 @@ _equality = threading.local()
 
 @contextlib.contextmanager
 def elementwise_equality() -> Iterator[None]:
-    """Makes `==` and `!=` of tensors elementwise while this thread traces a graph.
+    """Makes `==` and `!=` of tensors elementwise in functions that this thread traces.
 
-    TFF traces in a plain graph, in which they would compare Python objects.
+    TFF traces in a plain graph; a `tf.function` inside of it would compare objects.
     """
     before = getattr(_equality, "is_elementwise", False)
     _equality.is_elementwise = True
@@ -50,8 +50,9 @@ def elementwise_equality() -> Iterator[None]:
 
 def _elementwise(by_identity: Callable[..., Any], operation: Callable[..., Any]) -> Any:
     def compare(self: Any, other: Any) -> Any:
-        is_elementwise = getattr(_equality, "is_elementwise", False)
-        if other is None or not is_elementwise or tf.executing_eagerly():
+        is_asked = getattr(_equality, "is_elementwise", False)
+        graph = tf.compat.v1.get_default_graph()
+        if other is None or not (is_asked and graph.building_function):
             return by_identity(self, other)
         other = tf.convert_to_tensor(other, self.dtype)
         # As outside of graphs, shapes that do not fit are unequal.
