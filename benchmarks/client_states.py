@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.shared import measuring, subject
-from tff_reg.experiment.rounds import checkpoints, client_states, state_file
+from tff_reg.experiment.rounds import checkpoints, process_state
 from tff_reg.lazy import flags, np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
@@ -105,7 +105,7 @@ class _Rounds:
         initial = {"h": [np.zeros(size, np.float32) for _ in range(_ARRAYS)]}
         self._server_state = dict.fromkeys(("model", "h", "mean"), initial["h"])
         self._folder = folder
-        self._states = client_states.ClientStates(initial, folder / "client_states")
+        self._states = process_state.ClientStates(initial, folder / "client_states")
         self._checkpoints = checkpoints.CheckpointStore(folder / "checkpoints")
         self._client_ids = [f"client {n}" for n in range(setting.num_clients)]
         self._visits = dict.fromkeys(self._client_ids, 0)
@@ -174,7 +174,9 @@ class _Rounds:
         self._checkpoints.save(
             self._round_num,
             {
-                _STATE: lambda path: state_file.write_state(path, self._server_state),
+                _STATE: lambda path: process_state.write_state(
+                    path, self._server_state
+                ),
                 _INDEX: self._states.write_index,
             },
         )

@@ -29,11 +29,11 @@ def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path):
 _ON_A_FULL_DISK = textwrap.dedent("""
     import pathlib, resource, sys
     import numpy as np
-    from tff_reg.experiment.rounds import checkpoints, client_states, directory
+    from tff_reg.experiment.rounds import checkpoints, directory, process_state
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     folder, array = pathlib.Path(sys.argv[1]), np.zeros(1000, np.float32)
-    states = client_states.ClientStates(array, folder)
+    states = process_state.ClientStates(array, folder)
     store = checkpoints.CheckpointStore(folder)
     for write in (
         lambda: directory.RunDirectory(folder).write_weights({"w": array}),

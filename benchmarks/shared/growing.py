@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from benchmarks.shared import measuring
 from benchmarks.simulators import serving
 from tff_reg import data, methods, models, runtime, training
-from tff_reg.experiment.rounds import client_states
+from tff_reg.experiment.rounds import process_state
 from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
@@ -60,7 +60,7 @@ def main(
     states = None
     if isinstance(process, training.StatefulLearningProcess):
         folder = tempfile.TemporaryDirectory()
-        states = client_states.ClientStates(
+        states = process_state.ClientStates(
             process.initial_client_state(state), pathlib.Path(folder.name)
         )
 

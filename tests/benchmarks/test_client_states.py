@@ -6,7 +6,7 @@ import pytest
 from benchmarks import client_states
 from benchmarks.shared import subject
 from tests import commands
-from tff_reg.experiment.rounds import client_states as experiment_states
+from tff_reg.experiment.rounds import process_state as experiment_states
 
 TINY = client_states.Setting(
     num_clients=7, clients_per_round=3, rounds=5, megabytes=0.1

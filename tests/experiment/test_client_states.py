@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tff_reg import files
-from tff_reg.experiment.rounds import checkpoints, client_states, state_file
+from tff_reg.experiment.rounds import checkpoints, process_state
 
 INITIAL = {"previous": [np.zeros(3, np.float32), np.float32(1)]}
 
@@ -21,7 +21,7 @@ def _values(states):
 @pytest.fixture(params=["memory", "directory"])
 def store(request, tmp_path):
     directory = tmp_path / "states" if request.param == "directory" else None
-    return client_states.ClientStates(INITIAL, directory)
+    return process_state.ClientStates(INITIAL, directory)
 
 
 def test_a_client_that_never_took_part_has_the_initial_state(store):
@@ -43,20 +43,20 @@ def test_any_name_of_a_client_will_do(store):
 
 
 def test_nothing_is_written_before_a_state_is_stored(tmp_path):
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.load(["a"])
     store.delete_unnamed([])
     assert not (tmp_path / "states").exists()
 
 
 def test_an_index_brings_the_states_of_its_moment_back(tmp_path):
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a", "b"], [_state(2), _state(3)], 1)
     store.write_index(tmp_path / "index1")
     store.store(["a", "c"], [_state(4), _state(5)], 2)
     store.write_index(tmp_path / "index2")
     store.delete_unnamed([tmp_path / "index1"])
-    again = client_states.ClientStates(INITIAL, tmp_path / "states")
+    again = process_state.ClientStates(INITIAL, tmp_path / "states")
     again.verify(tmp_path / "index1")
     again.restore(tmp_path / "index1")
     assert _values(again.load(["a", "b", "c"])) == [2, 3, 1]
@@ -77,7 +77,7 @@ def test_only_a_checkpoint_waits_for_the_disk_and_only_for_what_it_names(
         synced.append(pathlib.Path(path).name)
 
     monkeypatch.setattr(files, "sync", sync)
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a", "b"], [_state(2), _state(3)], 1)
     store.store(["b", "c"], [_state(4), _state(5)], 2)
     assert not synced
@@ -94,7 +94,7 @@ def test_only_a_checkpoint_waits_for_the_disk_and_only_for_what_it_names(
 
 
 def test_damage_is_noticed(tmp_path):
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a"], [_state(2)], 1)
     store.write_index(tmp_path / "index")
     ((name, _),) = json.loads((tmp_path / "index").read_text()).values()
@@ -106,7 +106,7 @@ def test_damage_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"a": ["b"]}', '{"a": 3}'])
 def test_where_an_index_is_damaged_nothing_is_deleted(tmp_path, content):
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a"], [_state(2)], 1)
     store.write_index(tmp_path / "index1")
     store.store(["a"], [_state(3)], 2)
@@ -118,10 +118,10 @@ def test_where_an_index_is_damaged_nothing_is_deleted(tmp_path, content):
 
 
 def test_a_state_of_another_process_is_refused(tmp_path):
-    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a"], [_state(2)], 1)
-    other = client_states.ClientStates({"h": np.zeros(3)}, tmp_path / "states")
+    other = process_state.ClientStates({"h": np.zeros(3)}, tmp_path / "states")
     store.write_index(tmp_path / "index")
     other.restore(tmp_path / "index")
-    with pytest.raises(state_file.StateMismatchError):
+    with pytest.raises(process_state.StateMismatchError):
         other.load(["a"])

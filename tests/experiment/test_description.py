@@ -65,8 +65,7 @@ def test_the_header_says_what_runs():
         (
             {"process": "feddc"},
             "plain mean of the clients plus feddc's memory, the mean of h over all"
-            " clients; feddc's s is sent along; the mean of all clients' last models is"
-            " tested too",
+            " clients; the mean of all clients' last models is tested too",
         ),
         (
             {"process": "feddyn+man", "averages_all_clients": False},
@@ -88,7 +87,7 @@ def test_the_header_says_what_runs():
         ),
         (
             {"process": "scaffold+fedavgm"},
-            "momentum 0.4; clients all weighing the same; scaffold's s is sent along",
+            "momentum 0.4; clients all weighing the same",
         ),
     ],
 )

@@ -1,14 +1,12 @@
 """Runs of a method whose clients remember: their states, also after a resume."""
 
-import types
-
 import numpy as np
 import pytest
 
 from tests.experiment.finished import Notes, results
 from tests.experiment.stopping import StopHere, StopsAfter
 from tff_reg import experiment, tasks, training
-from tff_reg.experiment.rounds import client_states, state_file
+from tff_reg.experiment.rounds import process_state
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -120,7 +118,7 @@ def test_what_moons_clients_remember_is_used(moon, monkeypatch):
     whole = moon.run(total_rounds=3)
     # As if every client came for the first time.
     monkeypatch.setattr(
-        client_states.ClientStates, "store", lambda self, *arguments: None
+        process_state.ClientStates, "store", lambda self, *arguments: None
     )
     forgetful = moon.run(total_rounds=3)
     assert any(
@@ -133,15 +131,14 @@ def test_a_round_loads_the_states_of_its_cohort_only(
     moon, tmp_path, no_pictures, monkeypatch
 ):
     loaded = []
+    read = process_state.read_state
 
     def read_state(path, like):
-        loaded.append(path)
-        return state_file.read_state(path, like)
+        if path.parent.name == "client_states":
+            loaded.append(path)
+        return read(path, like)
 
-    monkeypatch.setattr(
-        client_states, "state_file", types.SimpleNamespace(**vars(state_file))
-    )
-    monkeypatch.setattr(client_states.state_file, "read_state", read_state)
+    monkeypatch.setattr(process_state, "read_state", read_state)
     moon.run(tmp_path / "a", total_rounds=1)
     assert not loaded  # All came for the first time.
     moon.run(tmp_path / "a", total_rounds=4)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.experiment.rounds import state_file
+from tff_reg.experiment.rounds import process_state
 
 
 @attrs.define
@@ -31,8 +31,8 @@ def make(scale=1.0, rounds=3, name="a"):
 
 def test_reads_back_the_same_structure_values_and_types(tmp_path):
     path = tmp_path / "state.npz"
-    state_file.write_state(path, make(0.1, rounds=7, name="caf\u00e9"))
-    state = state_file.read_state(path, like=make())
+    process_state.write_state(path, make(0.1, rounds=7, name="caf\u00e9"))
+    state = process_state.read_state(path, like=make())
     assert isinstance(state, State)
     np.testing.assert_array_equal(state.weights[0], np.full([2, 3], 0.1, np.float32))
     assert state.weights[1].dtype == np.float64 and state.weights[1][0] == 0.1
@@ -45,14 +45,14 @@ def test_reads_back_the_same_structure_values_and_types(tmp_path):
 
 def test_equal_states_give_equal_bytes(tmp_path):
     for name in "ab":
-        state_file.write_state(tmp_path / name, make())
+        process_state.write_state(tmp_path / name, make())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_nan_and_its_sign_survive(tmp_path):
     bits = np.array([0x7FC00001, 0xFFC00000, 0x80000000], np.uint32)
-    state_file.write_state(tmp_path / "s", [bits.view(np.float32)])
-    (read,) = state_file.read_state(tmp_path / "s", like=[np.zeros(3, np.float32)])
+    process_state.write_state(tmp_path / "s", [bits.view(np.float32)])
+    (read,) = process_state.read_state(tmp_path / "s", like=[np.zeros(3, np.float32)])
     np.testing.assert_array_equal(read.view(np.uint32), bits)
 
 
@@ -65,23 +65,23 @@ def test_nan_and_its_sign_survive(tmp_path):
     ],
 )
 def test_a_state_of_another_process_is_refused(tmp_path, like, words):
-    state_file.write_state(tmp_path / "s", {"a": np.zeros([2], np.float32)})
-    with pytest.raises(state_file.StateMismatchError, match=words):
-        state_file.read_state(tmp_path / "s", like=like)
+    process_state.write_state(tmp_path / "s", {"a": np.zeros([2], np.float32)})
+    with pytest.raises(process_state.StateMismatchError, match=words):
+        process_state.read_state(tmp_path / "s", like=like)
 
 
 def test_what_is_not_a_number_or_text_is_refused_by_name(tmp_path):
     with pytest.raises(TypeError, match="`a/0` is a object"):
-        state_file.write_state(tmp_path / "s", {"a": [object()]})
+        process_state.write_state(tmp_path / "s", {"a": [object()]})
 
 
 def test_keeps_parts_as_they_are_whatever_the_file_has_there(tmp_path):
     path = tmp_path / "state.npz"
-    state_file.write_state(path, make(0.1, rounds=7))
+    process_state.write_state(path, make(0.1, rounds=7))
     like = make(2.0)
     like.optimizer = collections.OrderedDict(other=np.float32(5))
-    with pytest.raises(state_file.StateMismatchError):
-        state_file.read_state(path, like=like)
-    state = state_file.read_state(path, like=like, keep=["optimizer/"])
+    with pytest.raises(process_state.StateMismatchError):
+        process_state.read_state(path, like=like)
+    state = process_state.read_state(path, like=like, keep=["optimizer/"])
     assert state.optimizer == {"other": 5} and state.rounds == 7
     np.testing.assert_array_equal(state.weights[0], np.full([2, 3], 0.1, np.float32))

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import models, runtime, training
-from tff_reg.experiment.rounds import state_file
+from tff_reg.experiment.rounds import process_state
 from tff_reg.training import aggregation, aggregators
 
 L = tf.keras.layers
@@ -171,8 +171,8 @@ def test_a_state_with_its_aggregators_comes_back_from_a_file(kind, tmp_path):
     model_fn = functools.partial(_model_fn, norm=kind != "dp")
     process = _build("scaffold", kind, model_fn, dp_noise_multiplier=0.1)
     output = _train(process)
-    state_file.write_state(tmp_path / "state.npz", output.state)
-    read = state_file.read_state(tmp_path / "state.npz", like=process.initialize())
+    process_state.write_state(tmp_path / "state.npz", output.state)
+    read = process_state.read_state(tmp_path / "state.npz", like=process.initialize())
     for found, value in zip(tf.nest.flatten(read), tf.nest.flatten(output.state)):
         np.testing.assert_array_equal(found, value)
     assert tf.nest.flatten(read.aggregator) and tf.nest.flatten(

@@ -24,8 +24,8 @@ from tff_reg.experiment.rounds.callbacks import Callback, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.experiment.rounds.live_curve import LiveCurve
+from tff_reg.experiment.rounds.process_state import StateMismatchError
 from tff_reg.experiment.rounds.runs import check, finished, run
-from tff_reg.experiment.rounds.state_file import StateMismatchError
 from tff_reg.experiment.rounds.training import (
     RunResult,
     Training,

@@ -16,10 +16,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy, plugins
+from tff_reg import lazy, plugins, runtime as runtime_lib
 from tff_reg.experiment.config import (
     resolution,
-    runtime_settings,
     task_settings,
 )
 from tff_reg.methods import catalogue
@@ -36,12 +35,19 @@ from tff_reg.training import aggregator_settings, process_settings
 
 # Headings of the help, in their order.
 FILES = "Evaluation and files"
+WHERE = "Where clients run"
 HYPERPARAMETERS = "Hyperparameters of the methods"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
 # Settings on which a run's numbers do not depend.
 _read_off = functools.partial(_of_files, tags=(process_settings.NO_EFFECT_ON_RESULTS,))
+_of_where = functools.partial(setting, group=WHERE)
+_of_machine = functools.partial(
+    _of_where, tags=(process_settings.NO_EFFECT_ON_RESULTS,)
+)
+_RAY = {"runtime": ("ray",)}
+_DEFAULTS = runtime_lib.Options
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -49,7 +55,7 @@ _GROUPS = (
     process_settings.SERVER,
     task_settings.DATA,
     FILES,
-    runtime_settings.WHERE,
+    WHERE,
     HYPERPARAMETERS,
 )
 
@@ -60,12 +66,60 @@ TASK, EACH = resolution.TASK, resolution.EACH
 
 
 @dataclasses.dataclass(frozen=True)
+class RuntimeSettings:
+    """The settings of the runtime; see `tff_reg.runtime.running`."""
+
+    runtime: str = _of_where(
+        "in_process", help="where the clients run", choices=runtime_lib.KINDS
+    )
+    devices: Optional[tuple[str, ...]] = _of_machine(
+        None,
+        help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
+        only_with={"runtime": ("in_process",)},
+    )
+    clients_in_parallel: Optional[int] = _of_machine(
+        None,
+        help="clients at a time on each device; ray: in total",
+        minimum=1,
+    )
+    require_gpu: bool = _of_machine(
+        False,
+        help="fail if there is no GPU",
+        only_with={"runtime": ("in_process", "ray")},
+    )
+    ray_address: Optional[str] = _of_machine(
+        None,
+        help="ray: host:port of the head node, or auto on a node of the cluster; by"
+        " default Ray is started on this machine for the run",
+        only_with=_RAY,
+    )
+    gpus_per_client: float = _of_machine(
+        _DEFAULTS.gpus_per_client,
+        help="ray: the fraction of a GPU that a client takes, if there are GPUs",
+        minimum=0,
+        maximum=1,
+        only_with=_RAY,
+    )
+    cpus_per_client: float = _of_machine(
+        _DEFAULTS.cpus_per_client,
+        help="ray: the CPUs that a client takes",
+        above=0,
+        only_with=_RAY,
+    )
+    data_on_nodes: bool = _of_machine(
+        False,
+        help="ray: whether each node loads the data itself instead of receiving it",
+        only_with=_RAY,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 @with_none_defaults
 class RunConfig(
     aggregator_settings.AggregatorSettings,
     process_settings.ProcessSettings,
     task_settings.TaskSettings,
-    runtime_settings.RuntimeSettings,
+    RuntimeSettings,
 ):
     """A request for a run; a setting that is not given is None.
 

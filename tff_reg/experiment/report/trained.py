@@ -18,11 +18,9 @@ from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
     checkpoints,
-    client_states,
     directory as directory_lib,
     process_state,
     runs,
-    state_file,
 )
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
@@ -177,7 +175,7 @@ class TrainedRun:
         index = self.checkpoint.part(process_state.CLIENT_STATES)
         if not index.exists():
             return
-        kept = client_states.ClientStates(None, self.directory.client_states)
+        kept = process_state.ClientStates(None, self.directory.client_states)
         try:
             kept.verify(index)
         except checkpoints.CheckpointDamagedError as error:
@@ -209,14 +207,14 @@ class TrainedRun:
             augment_fn=self.task.augment_fn,
         )
         process = runs.build_process(self.config, telling_task)
-        state = state_file.read_state(
+        state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
             like=process.initialize(),
             keep=_OF_AGGREGATORS,
         )
         states = None
         if isinstance(process, training.StatefulLearningProcess):
-            states = client_states.ClientStates(
+            states = process_state.ClientStates(
                 process.initial_client_state(state), self.directory.client_states
             )
             states.restore(self.checkpoint.part(process_state.CLIENT_STATES))

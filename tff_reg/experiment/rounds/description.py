@@ -209,14 +209,6 @@ def _server(config: ResolvedConfig) -> str:
     methods = config.methods
     steps = [m.server_step for m in methods if m.server_step]
     text = steps[0] if steps else _averaging(config)
-    for method in methods:
-        sent = [
-            name
-            for name, memory in method.server_memory.items()
-            if memories.declared(memory).is_sent
-        ]
-        if sent:
-            text += f"; {method.name}'s {' and '.join(sent)} is sent along"
     if any(method.name == all_clients.NAME for method in methods):
         text += "; the mean of all clients' last models is tested too"
     return text

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Optional
 from tff_reg import files, interruption, lazy, runtime, training
 from tff_reg.data import augmentation, digests
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
-from tff_reg.experiment.config.runtime_settings import RuntimeSettings
+from tff_reg.experiment.config.run_config import (
+    ResolvedConfig,
+    RunConfig,
+    RuntimeSettings,
+)
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     description,
@@ -217,6 +220,7 @@ class CheckedRun:
             sample_fn=name_of(of_training.get("sample_fn")),
         )
         title, subtitle = description.plot_texts(config)
+        settings = {**self.values, **_records(config, task)}
         for line in [*header, *_remarks(config, task.client_data, y_test)]:
             progress.say(line)
         return Training(
@@ -232,7 +236,7 @@ class CheckedRun:
             keep_best=config.keep_best,
             output_dir=self.directory,
             overwrite=config.overwrite,
-            settings={**self.values, **_records(config, task)},
+            settings=settings,
             title=title,
             subtitle=subtitle,
             weight_names=evaluation.weight_names,
