@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import measuring, subject
 from tff_reg.experiment.rounds import checkpoints, process_state
-from tff_reg.lazy import flags, np
+from tff_reg.lazy import np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
 _STATE, _INDEX = "server_state.npz", "client_states.json"

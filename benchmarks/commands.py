@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import measuring, subject
 from tff_reg import commands
-from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1
 

@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from absl import flags
+
 from benchmarks.shared import asking, subject
-from tff_reg.lazy import flags, mpl_agg, mpl_figure
+from tff_reg.lazy import mpl_agg, mpl_figure
 
 
 class Point(NamedTuple):

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import measuring, subject
 from tff_reg import models
 from tff_reg.analysis import hessian
-from tff_reg.lazy import flags, np
+from tff_reg.lazy import np
 
 # Gradients a product, and seconds of the top eigenvalue, that are meant to be kept.
 TARGET_RATIO, TARGET_SECONDS = 2.5, 60.0

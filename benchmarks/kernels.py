@@ -16,9 +16,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import asking, cases, subject
 from tff_reg import kernels
-from tff_reg.lazy import flags
 from tff_reg.runtime import devices
 
 _SIZES = {

@@ -19,12 +19,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import subject
 from benchmarks.simulators import environments
 from tff_reg import curves
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.rounds import metrics, runs
-from tff_reg.lazy import flags, np
+from tff_reg.lazy import np
 
 METHODS = ("fedavg", "fedalign", "moon", "gradaug", "fedmlb")
 _SEEDS = (0, 1, 2)

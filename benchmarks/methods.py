@@ -28,10 +28,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from absl import flags
+
 from benchmarks.shared import cases as shared_cases, subject
 from tff_reg import models, runtime, training
 from tff_reg.analysis import cost
-from tff_reg.lazy import flags, tf
+from tff_reg.lazy import tf
 from tff_reg.methods import catalogue
 from tff_reg.models import names
 

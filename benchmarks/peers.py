@@ -21,9 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from absl import flags
+
 from benchmarks.shared import asking, cases, subject
 from benchmarks.simulators import environments
-from tff_reg.lazy import flags, np
+from tff_reg.lazy import np
 from tff_reg.runtime import devices
 
 _PYTORCH = "pytorch"

@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
+from absl import flags
+
 from benchmarks.shared import cases, subject
 from tff_reg import files, models, runtime, tables, tasks, training
 from tff_reg.analysis import cost
 from tff_reg.experiment import ResolvedConfig, RunConfig
-from tff_reg.lazy import flags, tf
+from tff_reg.lazy import tf
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.shared import asking, measuring, subject
-from tff_reg.lazy import flags
 from tff_reg.runtime import devices
 
 _CASES = ("cnn", "resnet20")

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks import runtime as runtime_subject
 from benchmarks.shared import asking, subject
-from tff_reg.lazy import flags
 from tff_reg.runtime import WorkerError, devices, ray_cluster
 
 _HELD, _MEGABYTES = 10_000, 0.01

@@ -25,9 +25,10 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from absl import logging
+
 from tff_reg import lazy, plugins
 from tff_reg.experiment.config import scale as scale_lib, task_settings
-from tff_reg.lazy import logging
 from tff_reg.settings import settings_of
 from tff_reg.tasks import dealt, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError

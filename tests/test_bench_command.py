@@ -11,7 +11,7 @@ from tests import commands
 
 OTHER = """
 from benchmarks.shared import subject
-from tff_reg.lazy import flags
+from absl import flags
 
 
 def define_flags(given):

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 import yaml
+from absl import flags
 
 from tff_reg.commands import command_line
-from tff_reg.lazy import flags
 
 ROOT = pathlib.Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

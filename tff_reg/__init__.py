@@ -10,7 +10,7 @@ Sub-packages and modules: `analysis`, `data`, `experiment`, `methods`, `models`,
 `runtime`, `tasks`, `testing`, `training`.
 
 Importing this package loads neither TensorFlow nor TensorFlow Federated: they are
-loaded at first use (see `tff_reg.lazy`), without TensorFlow's start-up messages (see
+loaded at first use (see `tff_reg.lazy`), without their start-up messages (see
 `tff_reg.quiet`).
 """
 
@@ -25,7 +25,7 @@ REPOSITORY = ""
 
 # Must run before anything imports TensorFlow or TFF.
 kernels.choose()
-quiet.silence_at_import()
+quiet.silence()
 seam.install()
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
         testing as testing,
         training as training,
     )
-    from tff_reg.experiment.start import run as run
-    from tff_reg.experiment.start_compare import compare as compare
+    from tff_reg.public import *  # noqa: F403
 else:
-    __getattr__, _names, __all__ = lazy.exports(__name__, __file__)
-
-    def __dir__() -> list[str]:
-        return [*_names(), "REPOSITORY", "__version__"]
+    __getattr__, __dir__ = lazy.package(__name__)

@@ -32,12 +32,15 @@ class Interruption:
     def __init__(self):
         self._message: Callable[[], str] = lambda: "nothing was started"
         self._cleanups: list[Callable[[], None]] = []
+        self._stderr = sys.stderr
 
     def take_over(self) -> None:
         """Ends the process on SIGINT (exit code 130) and SIGTERM (143) from now on.
 
         Call it in the main thread.
         """
+        # Also while standard error is redirected.
+        self._stderr = os.fdopen(os.dup(2), "w", errors="backslashreplace")
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -69,9 +72,9 @@ class Interruption:
             for cleanup in reversed(self._cleanups):
                 cleanup()
             line = f"{_NAMES[signal.Signals(number)]}: {self._message()}."
-            print(f"\n{line}" if sys.stderr.isatty() else line, file=sys.stderr)
+            print(f"\n{line}" if self._stderr.isatty() else line, file=self._stderr)
             sys.stdout.flush()
-            sys.stderr.flush()
+            self._stderr.flush()
         finally:
             _end(128 + number)
 

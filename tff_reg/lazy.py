@@ -1,7 +1,7 @@
 """TensorFlow, TensorFlow Federated, NumPy and others, imported at first use.
 
-`import tensorflow_federated` takes about ten seconds, so a mistyped flag must not wait
-for it, and `--help` works before anything is installed. Modules of this package import
+`import tensorflow_federated` takes about ten seconds, and neither a mistyped flag nor
+`--help` must wait for it. Modules of this package import
 `tf` and `tff` from here, so that their names, settings and documentation can be read
 without TensorFlow. The first look-up of an attribute imports the module:
 
@@ -12,9 +12,8 @@ without TensorFlow. The first look-up of an attribute imports the module:
 
 from __future__ import annotations
 
-import ast
 import importlib
-import pathlib
+import importlib.util
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -51,8 +50,6 @@ class _Keras(_LazyModule):
 
 
 if TYPE_CHECKING:
-    import absl.flags as flags
-    import absl.logging as logging
     import dp_accounting
     import dp_accounting.rdp as rdp
     import IPython.display as ipython_display
@@ -111,9 +108,6 @@ else:
     mpl_patches = _LazyModule("matplotlib.patches")
     mpl_text = _LazyModule("matplotlib.text")
     mpl_ticker = _LazyModule("matplotlib.ticker")
-    # Modules of absl.
-    flags = _LazyModule("absl.flags")
-    logging = _LazyModule("absl.logging")
 
 
 def module(name: str) -> Any:
@@ -134,32 +128,24 @@ def module(name: str) -> Any:
 tasks = module("tff_reg.tasks")
 
 
-def exports(
-    package: str, file: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Exports names of a package's modules, which are imported at first use.
+def package(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Makes the `__getattr__` and `__dir__` of a package whose modules need TensorFlow.
 
-    The names are those that the package imports `if TYPE_CHECKING`, so that type
-    checkers see them.
-
-    Args:
-      package: The package's `__name__`.
-      file: Its `__file__`.
-
-    Returns:
-      The package's `__getattr__`, `__dir__` and `__all__`; `__all__` has no modules.
+    The package's attributes are its modules, and the names in its module `public`,
+    which are imported at first use.
     """
-    source = pathlib.Path(file).read_text("utf-8")
-    blocks = [each for each in ast.parse(source).body if isinstance(each, ast.If)]
-    imports = [each for each in blocks[0].body if isinstance(each, ast.ImportFrom)]
-    origins = {name.name: each.module for each in imports for name in each.names}
 
-    def getattribute(name: str) -> Any:
-        if name not in origins:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if origins[name] == package:
-            return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(str(origins[name])), name)
+    def getattribute(attribute: str) -> Any:
+        if attribute == "__all__":
+            return sorted(n for n in dir(public()) if not n.startswith("_"))
+        is_own = not attribute.startswith("_")
+        if is_own and importlib.util.find_spec(f"{name}.{attribute}"):
+            return importlib.import_module(f"{name}.{attribute}")
+        if is_own and hasattr(public(), attribute):
+            return getattr(public(), attribute)
+        raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
 
-    names = sorted(name for name, module in origins.items() if module != package)
-    return getattribute, lambda: sorted(origins), names
+    def public() -> types.ModuleType:
+        return importlib.import_module(f"{name}.public")
+
+    return getattribute, lambda: getattribute("__all__")

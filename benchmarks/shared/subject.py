@@ -13,9 +13,10 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 import benchmarks
 from tff_reg import tables
-from tff_reg.lazy import flags
 
 
 class RefusedError(ValueError):

@@ -6,20 +6,13 @@ The settings are those of the method's paper, as in `bin/run`, and one seed lead
 same weights. The same command again resumes. DIR gets `training.csv`, `evaluation.csv`,
 TensorBoard events, `final_weights.npz` (the trainable variables, then the others), and
 what TFF saves: `program_state/`, `evaluation_state/`, `models/`.
-
-  --process=NAME            a method, or a combination such as fedprox+man [fedalign]
-  --output_dir=DIR          directory to write to and to resume from
-  --seed=N                  everything random follows from it [0]
-  --total_rounds=N          these three instead of the paper's
-  --clients_per_round=N
-  --local_epochs=N
-  --rounds_per_evaluation=N test so often [1]
-  --verbosity=0             what TFF and its LoggingReleaseManager say
 """
 
 import asyncio
 import json
 import pathlib
+
+from absl import flags
 
 from tff_reg import (
     data,
@@ -33,7 +26,7 @@ from tff_reg import (
 from tff_reg.commands import command_line
 from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
 from tff_reg.experiment.rounds import runs
-from tff_reg.lazy import flags, np, tff
+from tff_reg.lazy import np, tff
 from tff_reg.settings import SettingError
 
 programs = lazy.module("tff_reg.experiment.rounds.programs")
@@ -60,8 +53,8 @@ def read_config(argv):
     """
     given = flags.FlagValues()
     taken = [each for each in config_lib.listed() if each.name in _TAKEN]
-    command_line.define_flags(given, [*taken, command_line.VERBOSITY])
-    command_line.parse(argv, given, command=_COMMAND)
+    command_line.define_flags(given, [*taken, command_line.VERBOSITY], key=_TAKEN)
+    command_line.parse(argv, given, f"{_COMMAND}\n\n{__doc__}")
     command_line.be_quiet(given)
     asked = {name: given[name].value for name in _TAKEN}
     if not asked["output_dir"]:
@@ -176,7 +169,7 @@ async def train(config, task, training, evaluation):
     np.savez(output_dir / "final_weights.npz", *arrays)
 
 
-@command_line.command(__doc__ or "")
+@command_line.command
 def main(argv, stop):
     """Trains as the flags say."""
     stop.say(lambda: "the same command goes on with it")

@@ -8,60 +8,6 @@ from typing import TYPE_CHECKING
 from tff_reg import lazy
 
 if TYPE_CHECKING:
-    from tff_reg.analysis import (
-        cost as cost,
-        curvature as curvature,
-        dissimilarity as dissimilarity,
-        estimates as estimates,
-        examples as examples,
-        graph_counts as graph_counts,
-        hessian as hessian,
-        hessian_matrix as hessian_matrix,
-        hessian_products as hessian_products,
-        lanczos as lanczos,
-        landscape as landscape,
-        objective as objective,
-        parts as parts,
-        plane as plane,
-        second_derivatives as second_derivatives,
-        spectra as spectra,
-    )
-    from tff_reg.analysis.cost import Cost as Cost, MultiplyAdds as MultiplyAdds
-    from tff_reg.analysis.dissimilarity import (
-        ClientGradients as ClientGradients,
-        HessianDissimilarity as HessianDissimilarity,
-        gradient_agreement as gradient_agreement,
-        hessian_dissimilarity as hessian_dissimilarity,
-        published_hessian_dissimilarity as published_hessian_dissimilarity,
-    )
-    from tff_reg.analysis.estimates import (
-        DiagonalEstimate as DiagonalEstimate,
-        Eigenpairs as Eigenpairs,
-        SpectralDensity as SpectralDensity,
-        TraceEstimate as TraceEstimate,
-    )
-    from tff_reg.analysis.examples import UnsuitableDataError as UnsuitableDataError
-    from tff_reg.analysis.hessian import (
-        Hessian as Hessian,
-        diagonal as diagonal,
-        hessian_vector_product as hessian_vector_product,
-        spectral_density as spectral_density,
-        top_eigenvalues as top_eigenvalues,
-        trace as trace,
-    )
-    from tff_reg.analysis.hessian_products import NonFiniteError as NonFiniteError
-    from tff_reg.analysis.landscape import (
-        Landscape as Landscape,
-        loss_landscape as loss_landscape,
-        random_directions as random_directions,
-    )
-    from tff_reg.analysis.objective import UnsuitableModelError as UnsuitableModelError
-    from tff_reg.analysis.second_derivatives import (
-        NoSecondDerivativeError as NoSecondDerivativeError,
-    )
-    from tff_reg.analysis.spectra import (
-        classifier_singular_values as classifier_singular_values,
-    )
-
+    from tff_reg.analysis.public import *  # noqa: F403
 else:
-    __getattr__, __dir__, __all__ = lazy.exports(__name__, __file__)
+    __getattr__, __dir__ = lazy.package(__name__)

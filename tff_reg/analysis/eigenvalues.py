@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from absl import logging
+
 from tff_reg.analysis import lanczos
 from tff_reg.analysis.estimates import Eigenpairs
-from tff_reg.lazy import logging, np
+from tff_reg.lazy import np
 
 # The error of an eigenvalue below this share of the largest is relative to this share.
 _SMALL = 0.01

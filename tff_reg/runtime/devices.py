@@ -13,7 +13,9 @@ import os
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from tff_reg.lazy import logging, tf
+from absl import logging
+
+from tff_reg.lazy import tf
 
 # With more cores, more threads per client are better than more clients at a time: a
 # round seldom has more clients, and each client needs memory.

@@ -17,8 +17,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tff_reg import scratch
-from tff_reg.lazy import logging, ray
+from absl import logging
+
+from tff_reg import quiet, scratch
+from tff_reg.lazy import ray
 from tff_reg.runtime import devices, ray_watcher
 from tff_reg.seam import WorkerError, ray_internals
 
@@ -74,7 +76,7 @@ class Cluster:
             os.environ.setdefault(name, value)
         self._watcher: Optional[subprocess.Popen] = None
         self._printing: Any = None
-        with _unheard():
+        with quiet.unheard():
             self._is_ours = not ray.is_initialized()
         self.is_local = self._is_ours and address is None
         self.folder: Optional[str] = None
@@ -100,7 +102,7 @@ class Cluster:
                 "worker", "print_to_stdstream", _say
             )
             # Ray sets its own SIGTERM handler; ours says how to resume.
-            with _handlers_kept(), _unheard(), _loopback(self.is_local):
+            with _handlers_kept(), quiet.unheard(), _loopback(self.is_local):
                 ray.init(
                     **options,
                     namespace="tff_reg",
@@ -179,23 +181,6 @@ def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
     del ignore_prefix
     for text in data["lines"]:
         logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
-
-
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Drops all output to standard error in the body of a `with` statement.
-
-    Ray's C++ code prints there that its logging is switched off.
-    """
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def kill(node: str, pid: int) -> None:

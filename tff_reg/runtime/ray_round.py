@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-from tff_reg.lazy import logging, ray, ray_exceptions
+from absl import logging
+
+from tff_reg.lazy import ray, ray_exceptions
 from tff_reg.runtime import parcels, ray_actor, ray_cluster, visits, workers
 from tff_reg.seam import WorkerError
 

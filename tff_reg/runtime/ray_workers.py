@@ -21,7 +21,9 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from tff_reg.lazy import logging, ray, ray_exceptions, tf
+from absl import logging
+
+from tff_reg.lazy import ray, ray_exceptions, tf
 from tff_reg.runtime import (
     devices as devices_lib,
     parcels,
