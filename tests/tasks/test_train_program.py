@@ -88,7 +88,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
         (["--local_epochs=x"], "--local_epochs=x: it must be a whole number."),
         (["--clients_per_round=17"], "--clients_per_round=17: there are only 16 clie"),
         (["--seed=1"], "--output_dir={}: a training with other settings is there;"),
-        (["now"], "now is not a flag; --help lists them."),
+        (["now"], "now is not a flag; --helpfull lists them."),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from tff_reg import lazy
 
 if TYPE_CHECKING:
+    from tff_reg.models import (
+        keras_calls as keras_calls,
+        layers as layers,
+    )
     from tff_reg.models.public import *  # noqa: F403
 else:
     __getattr__, __dir__ = lazy.package(__name__)

@@ -7,8 +7,9 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from tff_reg.lazy import logging, tff
+from tff_reg.lazy import tff
 from tff_reg.methods import all_clients
 from tff_reg.training import aggregators
 from tff_reg.training.aggregators import AggregationFactory, PrivateMeanFactory
