@@ -375,3 +375,18 @@ def test_declarations_of_another_kind_are_refused(name, value, words):
 def test_a_misspelt_argument_of_a_setting_is_named():
     with pytest.raises(TypeError, match="'maximun' .did you mean maximum"):
         settings.setting(1.0, maximun=3)
+
+
+def test_random_numbers_times_a_term_that_is_zero_at_the_start_are_refused():
+    def term(self, step):
+        pairs = zip(step.weights, step.global_weights)
+        near = tf.add_n([tf.reduce_sum((w - g) ** 2) for w, g in pairs])
+        return near * tf.cast(tf.random.uniform([]), near.dtype)
+
+    def distil(self, step):
+        teacher = step.outputs_of("global").logits
+        apart = tf.reduce_sum((step.outputs.logits - teacher) ** 2)
+        return apart * tf.cast(tf.random.uniform([]), apart.dtype)
+
+    for hook in (term, distil):
+        _refused("^mine.term .*other numbers", _method(term=hook))

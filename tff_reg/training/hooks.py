@@ -40,6 +40,7 @@ class TrialHooks(Hooks):
 
     Attributes:
       model: The model of the trial.
+      teacher: The model in the place of every reference model.
       found: The (method's name, attribute) pairs that hooks read.
       references: Names of the reference models that hooks read.
       measured: For each method's name, its measurements by name.
@@ -48,7 +49,7 @@ class TrialHooks(Hooks):
 
     def __init__(self, model: Any):
         """Starts without any recorded read."""
-        self.model = model
+        self.model = self.teacher = model
         self.found: set[tuple[str, str]] = set()
         self.references: set[str] = set()
         self.measured: Mapping[str, Mapping[str, Any]] = {}
@@ -179,11 +180,11 @@ def guarded(value: Any, missing: Sequence[str]) -> Any:
 
 
 class References(Mapping[str, Any]):
-    """Reference models in the trial: the local model in place of each of them."""
+    """Reference models in the trial: the teacher in place of each of them."""
 
-    def __init__(self, model: Any, names: Sequence[str], hooks: TrialHooks):
+    def __init__(self, names: Sequence[str], hooks: TrialHooks):
         """Stores the arguments."""
-        self._model, self._names, self._hooks = model, names, hooks
+        self._names, self._hooks = names, hooks
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
@@ -192,7 +193,7 @@ class References(Mapping[str, Any]):
                 f" may read {', '.join(self._names)}."
             )
         self._hooks.references.add(name)
-        return self._model
+        return self._hooks.teacher
 
     def __iter__(self) -> Iterator[str]:
         return iter(())

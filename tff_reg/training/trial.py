@@ -1,4 +1,8 @@
-"""A trial round with two random examples, to find hooks' needs and mistakes."""
+"""A trial round with two random examples, to find hooks' needs and mistakes.
+
+It runs at a generic point: received weights, reference models and memories all differ
+from the local weights and from zero, so that nothing is hidden by a term of 0.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +77,10 @@ class _Trial:
         with _eagerly():
             model = model_fn()
             self._hooks = hooks_lib.TrialHooks(model)
+            self._hooks.teacher = _moved(model_fn(), seed=1)
             self._weights = [tf.identity(v) for v in model.trainable_variables]
-            self._client = self._first("client_memory")
-            self._server = self._first("server_memory")
+            self._client = _generic(self._first("client_memory"))
+            self._server = _generic(self._first("server_memory"))
             self.output = self._run_client(_TrialRound(self._hooks, training), model)
         for method in training.methods:
             _check_changed(method, self._hooks)
@@ -116,6 +121,7 @@ class _Trial:
             ).items()
         )
         visit, progress = trial.begin(hparams, 1.0, received, None, self._client, sent)
+        _moved(model, seed=2)
         batch = None
         if checks.has_network(model):
             classes = model.network.num_classes
@@ -141,6 +147,26 @@ class _Trial:
                 tf.constant(1),
                 self._hooks,
             )
+
+
+def _generic(structure: Any, seed: int = 0) -> Any:
+    """Adds small numbers to the floats of a structure of tensors."""
+    flat = tf.nest.flatten(structure)
+    for index, value in enumerate(flat):
+        if value.dtype.is_floating:
+            added = tf.random.stateless_uniform(
+                value.shape, [index, seed], 0.01, 0.03, value.dtype
+            )
+            flat[index] = value + added
+    return tf.nest.pack_sequence_as(structure, flat)
+
+
+def _moved(model: Any, seed: int) -> Any:
+    """Moves the trainable variables of a model to a generic point; returns it."""
+    weights = [tf.identity(v) for v in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, _generic(weights, seed)):
+        variable.assign(value)
+    return model
 
 
 def _check_changed(method: method_lib.Method, hooks: hooks_lib.TrialHooks) -> None:
@@ -224,7 +250,7 @@ class _TrialRound(local_round.LocalRound):
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
         names = needs_lib.reference_names(self._training.methods, self._variables)
-        return hooks_lib.References(self._model, names, self._hooks)
+        return hooks_lib.References(names, self._hooks)
 
     def _class_counts(self, data: Any) -> Optional[tf.Tensor]:
         return needs_lib.class_counts(self._model)
