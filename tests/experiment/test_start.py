@@ -46,7 +46,8 @@ def own(tmp_path_factory):
 
 
 def test_it_trains_ones_own_model_and_writes_nothing(own):
-    assert "model    the given Keras model, 83 weights" in own.lines
+    model = "the given Keras model, 83 weights; its outputs are taken as probabilities"
+    assert f"model    {model}" in own.lines
     assert "output   none: output_dir=DIR keeps the run" in own.lines
     assert not [*own.folder.iterdir()]
     assert len(own.result.rows) == 4

@@ -308,6 +308,45 @@ def _regularised_softmax(keras):
     return keras.Sequential([keras.Input((8, 8, 3)), L.Flatten(), last])
 
 
+def _reshaped_softmax(keras):
+    """What returns probabilities may end in any layer."""
+    L = keras.layers
+    softmax = L.Dense(CLASSES, activation="softmax")
+    layers = [keras.Input((8, 8, 3)), L.Flatten(), softmax, L.Reshape((CLASSES,))]
+    return keras.Sequential(layers)
+
+
+def _mean_of_softmaxes(keras):
+    L = keras.layers
+    inputs = keras.Input((8, 8, 3))
+    x = L.Flatten()(inputs)
+    shares = [L.Dense(CLASSES, activation="softmax")(x) for _ in range(2)]
+    return keras.Model(inputs, L.Average()(shares))
+
+
+def _own_softmax(keras):
+    class Cold(keras.layers.Layer):
+        def call(self, x):
+            return tf.nn.softmax(x / 4)
+
+    L = keras.layers
+    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES), Cold()]
+    return keras.Sequential(layers)
+
+
+def _softmax_of_softmax(keras):
+    L = keras.layers
+    softmax = L.Dense(CLASSES, activation="softmax")
+    return keras.Sequential([keras.Input((8, 8, 3)), L.Flatten(), softmax, L.Softmax()])
+
+
+def _sigmoid(keras):
+    """Its outputs are taken as logits."""
+    L = keras.layers
+    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES, "sigmoid")]
+    return keras.Sequential(layers)
+
+
 def _subclassed(keras):
     L = keras.layers
 
@@ -405,6 +444,11 @@ NETWORKS = {
     "nested last layer": Entry(_nested_last),
     "spectral last layer": Entry(functools.partial(_nested_last, is_spectral=True)),
     "softmax of a regularised layer": Entry(_regularised_softmax),
+    "softmax, then Reshape": Entry(_reshaped_softmax),
+    "mean of two softmaxes": Entry(_mean_of_softmaxes),
+    "own softmax": Entry(_own_softmax),
+    "softmax of a softmax": Entry(_softmax_of_softmax),
+    "sigmoid": Entry(_sigmoid),
     "dropout and noise": Entry(_random),
 }
 

@@ -5,48 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models import keras_zoo
 from tff_reg import models
-
-
-def test_a_users_softmax_layer_is_not_taken_for_keras_own(keras):
-    L = keras.layers
-
-    class Cold(L.Softmax):
-        def call(self, inputs):
-            return 1.0 * super().call(inputs / 4)
-
-    layers = [L.Flatten(), L.Dense(keras_zoo.CLASSES), Cold()]
-    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
-    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
-    logits = models.from_keras(model)().network(x).logits
-    np.testing.assert_allclose(logits, model(x), atol=1e-5)
-
-
-def test_evaluation_is_what_the_model_computes_then(keras):
-    """Which may be something else than in training."""
-
-    class Network(keras.Model):
-        def __init__(self, shift):
-            super().__init__()
-            self.shift, self.out = shift, keras.layers.Dense(3)
-
-        def call(self, x, training=None):
-            y = self.out(x)
-            if not training:
-                y = y - self.shift if self.shift else tf.nn.softmax(y)
-            return y
-
-    spec = tf.TensorSpec([None, 5])
-    x = keras_zoo.batch(spec, 4, 0)
-    for shift in (0, [9.0, 0.0, 0.0]):
-        model = Network(shift)
-        network = models.from_keras(model, input_spec=spec)().network
-        found = network(x).logits
-        if not shift:
-            found = tf.nn.softmax(found)
-            assert network(x).embedding is not None
-        np.testing.assert_allclose(found, model(x), rtol=1e-5, atol=1e-6)
 
 
 def test_from_keras_leaves_a_model_as_it_is(keras):

@@ -66,35 +66,6 @@ def test_what_a_mask_leaves_out_is_left_out_of_a_compiled_loss(keras, is_functio
     np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind", ["MeanSquaredError", "MeanAbsoluteError", "Huber", "BinaryCrossentropy"]
-)
-def test_labels_have_the_outputs_shape_but_for_a_last_axis_of_one(keras, kind):
-    """Keras broadcasts the others, so that it trains by errors of other examples."""
-    layers = keras.layers
-    for last, fitting, others in (
-        (layers.Dense(4, "sigmoid"), ([4], [4, 1]), ([], [1], [5])),
-        (layers.Reshape(()), ([], [1]), ([4], [5, 1])),
-    ):
-        model = keras.Sequential([keras.Input((5,)), layers.Dense(1, "sigmoid"), last])
-        loss = getattr(keras.losses, kind)()
-        model.compile(loss=loss)
-        x = keras_zoo.batch(tf.TensorSpec([None, 5]), 4, 1)
-        for shape in fitting:
-            y = np.random.default_rng(2).integers(0, 2, (4, *shape)).astype(np.float32)
-            spec = tf.TensorSpec([None, *shape])
-            learned = models.from_keras(model, label_spec=spec)()
-            found = learned.forward_pass(dict(x=x, y=y), training=False)
-            expected = loss(tf.constant(y), model(x))
-            np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
-        for shape in others:
-            spec = tf.TensorSpec([None, *shape])
-            with pytest.raises(ValueError, match=r"takes labels \(None"):
-                models.from_keras(model, label_spec=spec)
-            with pytest.raises(ValueError, match=r"takes labels \(None"):
-                models.from_keras(model, label_spec=spec, loss_fn=loss)
-
-
 def test_losses_in_a_list_are_of_the_names_of_outputs_in_order(keras):
     inputs = keras.Input((5,))
     names = ("size", "kind")

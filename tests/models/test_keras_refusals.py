@@ -1,17 +1,10 @@
 """Which models `from_keras` refuses, and why."""
 
-import functools
-
 import pytest
 import tensorflow as tf
 
 from tests.models import keras_zoo
 from tff_reg import models
-
-
-def softmax(x):
-    """A user's own, by a name of Keras's."""
-    return tf.nn.softmax(x / 4)
 
 
 def _of(keras, *layers, **options):
@@ -56,14 +49,6 @@ def _in_remat_scope(keras):
         return _of(keras, keras.layers.Flatten(), keras.layers.Dense(3))
 
 
-def _sequences(keras, activation, **options):
-    """A model that gives logits of three classes at each of eight steps."""
-    last = keras.layers.Dense(3, activation)
-    model = keras.Sequential([keras.Input((8, 4)), last])
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(**options))
-    return model
-
-
 AWAY = tf.Variable(2.0)
 
 
@@ -73,17 +58,6 @@ def _compiled(keras, loss):
     model = keras.Model(inputs, outputs)
     model.compile(loss=loss)
     return model
-
-
-def _compiled_for_one(keras, **options):
-    model = _of(keras, keras.layers.Flatten(), keras.layers.Dense(3))
-    model.compile(**options)
-    return model
-
-
-def _dense(keras, activation, *layers, **options):
-    last = keras.layers.Dense(3, activation=activation, **options)
-    return _of(keras, keras.layers.Flatten(), last, *layers)
 
 
 def _stateful(keras):
@@ -119,26 +93,12 @@ BAD = {
         "reads the variable 'Variable:0', which is no weight of it",
     ),
     "a lookup table": (_looking_up, "reads a lookup table"),
-    "logits of sequences as a softmax": (
-        lambda k: _sequences(k, None),
-        "ends in no softmax, and was compiled with a loss that has from_logits=False",
-    ),
-    "a softmax of sequences as logits": (
-        lambda k: _sequences(k, "softmax", from_logits=True),
-        "ends in a softmax, and was compiled with a loss that has from_logits=True",
-    ),
     "losses of others": (
         lambda k: _compiled(k, {"a": "mse", "c": "mse"}),
         r"losses of \['a', 'c'\], and its outputs are \['a', 'b'\]",
     ),
     "too few losses": (lambda k: _compiled(k, ["mse"]), "losses of 1, and its"),
     "stateful": (_stateful, "keeps its state from batch to batch"),
-    "softmax of no layer": (
-        lambda k: _of(
-            k, k.layers.Flatten(), k.layers.Dense(3), k.layers.Lambda(tf.nn.softmax)
-        ),
-        "ends in a softmax that is no layer's",
-    ),
     "no weights yet": (
         lambda k: k.Sequential([k.layers.Flatten(), k.layers.Dense(3)]),
         "give input_spec",
@@ -151,43 +111,9 @@ BAD = {
         lambda k: _of(k, k.layers.Dense(3)),
         "flatten before the last layer",
     ),
-    "sigmoid": (
-        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, "sigmoid")),
-        "has the activation sigmoid",
-    ),
-    "weights of one cross-entropy": (
-        lambda k: _compiled_for_one(
-            k,
-            loss=k.losses.SparseCategoricalCrossentropy(from_logits=True),
-            loss_weights=[3.0],
-        ),
-        "compiled with loss_weights, and has one output",
-    ),
-    "no reduction": (
-        lambda k: _compiled_for_one(
-            k, loss=k.losses.MeanSquaredError(reduction="none")
-        ),
-        "has reduction='none': make it 'sum' or",
-    ),
     "one number": (
         lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(1)),
-        "gives one number",
-    ),
-    "a user's softmax": (
-        lambda k: _dense(k, softmax),
-        r"has the activation [\w.]*test_keras_refusals\.softmax",
-    ),
-    "an activation without a name": (
-        lambda k: _dense(k, functools.partial(tf.nn.leaky_relu, alpha=0.1)),
-        "has the activation functools.partial",
-    ),
-    "softmax of a softmax": (
-        lambda k: _dense(k, "softmax", k.layers.Softmax()),
-        "ends in the softmax of a softmax",
-    ),
-    "TensorFlow's softmax of no plain Dense": (
-        lambda k: _dense(k, tf.nn.softmax, activity_regularizer="l2"),
-        "ends in a softmax that is no layer's",
+        r"gives \(None, 1\)",
     ),
     "constraint": (
         lambda k: _of(
@@ -218,24 +144,6 @@ def test_bad_models_are_refused_in_one_sentence(keras, what):
     with pytest.raises(ValueError, match=message) as raised:
         models.from_keras(build(keras))
     assert "\n" not in str(raised.value)
-
-
-def test_a_loss_that_does_not_fit_the_softmax_is_refused(keras):
-    sparse = keras.losses.SparseCategoricalCrossentropy
-    for activation, from_logits, is_right in (
-        (None, True, True),
-        ("softmax", False, True),
-        (None, False, False),
-        ("softmax", True, False),
-    ):
-        layers = [keras.layers.Flatten(), keras.layers.Dense(3, activation=activation)]
-        model = _of(keras, *layers)
-        model.compile(loss=sparse(from_logits=from_logits))
-        if is_right:
-            models.from_keras(model)
-            continue
-        with pytest.raises(ValueError, match=f"from_logits={not from_logits}"):
-            models.from_keras(model)
 
 
 # Of Keras 3 alone: Keras 2 does it rightly, refuses it, or has no such thing.

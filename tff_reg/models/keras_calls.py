@@ -151,38 +151,9 @@ def is_non_linear(layer: Any) -> bool:
     return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear(layer)
 
 
-def is_softmax(layer: Any) -> bool:
-    """Whether a layer is a softmax and nothing else."""
-    kinds = keras_of(layer).layers
-    is_activation = type(layer) is kinds.Activation
-    is_named = is_activation and activation_of(layer) in ("softmax", "softmax_v2")
-    return type(layer) is kinds.Softmax or is_named
-
-
-def producer(tensor: Any, call: Call) -> Optional[LayerCall]:
-    """Returns the innermost layer call whose output is `tensor`, or None."""
-    return next((c for c in call.layer_calls if c.output is tensor), None)
-
-
-def logits_call_of(call: Call) -> Optional[LayerCall]:
-    """Returns the layer call that gave the output, or a final softmax layer's input."""
-    found = producer(call.output, call)
-    if found is not None and is_softmax(found.layer):
-        return producer(found.inputs[0], call)
-    return found
-
-
-def logits_of(call: Call) -> tf.Tensor:
-    """Returns the output, or the input of a final softmax (layer or activation)."""
-    found = producer(call.output, call)
-    if found is not None and is_softmax(found.layer):
-        return found.inputs[0]
-    return getattr(call.output, "_keras_logits", call.output)
-
-
-def is_softmax_of(output: tf.Tensor, call: Call) -> bool:
-    """Whether the output of a traced call comes from a softmax."""
-    return logits_of(call) is not output or output.op.type == "Softmax"
+def layer_that_gave(tensor: Any, call: Call) -> Any:
+    """Returns the innermost layer whose output is `tensor`, or None."""
+    return next((c.layer for c in call.layer_calls if c.output is tensor), None)
 
 
 def output_of(layer: Any, call: Call) -> tf.Tensor:

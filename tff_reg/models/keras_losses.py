@@ -1,17 +1,40 @@
-"""The loss of a Keras model: the loss that it was compiled with."""
+"""The loss of a Keras model: what the user says, applied to what the model returns.
+
+`loss_fn`, else the loss that the model was compiled with. Without either it is the
+cross-entropy of integer labels, and the outputs' values on a trial batch say whether
+they are probabilities or logits.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 from tff_reg.models import keras_calls, learning_model as learning_model_lib
 
-_SOFTMAX = ("softmax", "softmax_v2")  # Keras's and TensorFlow's.
-_ANY_LABELS = ("ctc", "circle")  # Losses that take labels of other shapes.
+
+@dataclasses.dataclass(frozen=True)
+class ModelLoss:
+    """The loss of a model, and what it takes.
+
+    Attributes:
+      loss_fn: Function of (labels, outputs), of a classifier of (labels, logits).
+      is_classifier: Whether it is the mean cross-entropy of integer labels for outputs
+        [batch, classes].
+      takes_probabilities: Whether a classifier's outputs are probabilities. Its logits
+        are their logarithms.
+      is_assumed: Whether nobody said the loss, and the outputs' values decided.
+    """
+
+    loss_fn: Callable
+    is_classifier: bool = False
+    takes_probabilities: bool = False
+    is_assumed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,29 +69,24 @@ class CompiledLoss:
         )
 
 
-def loss_of(
-    model: Any, call: keras_calls.Call, given: Any, keras: Any
-) -> Optional[Callable]:
-    """Finds the function of (labels, outputs) that gives a batch's loss.
+def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
+    """Finds a model's loss.
 
     Args:
       model: The model.
-      call: A traced call of the model.
       given: The user's function, or a loss of Keras; None for the loss that the model
         was compiled with.
+      outputs: What the model returns for a trial batch.
       keras: The model's Keras module.
-
-    Returns:
-      The function; None for the cross-entropy of integer labels and logits.
 
     Raises:
       ValueError: If the model overrides Keras's training step, or its compiled losses
-        do not fit its outputs, or a loss has no reduction.
+        do not fit its outputs.
     """
     if given is learning_model_lib.sparse_cross_entropy:
-        return None
+        return _of_classifier(model, outputs, takes_probabilities=False)
     if given is not None and not _name_of(given):
-        return given
+        return ModelLoss(given)
     loss, config = given, {}
     if given is None:
         _check_has_no_own_step(model, keras)
@@ -76,51 +94,65 @@ def loss_of(
             loss = getattr(model, "loss", None)
             config = getattr(model, "get_compile_config", dict)() or {}
     if loss is None:
-        return None
-    names = _names_of(model, call.output)
+        found = _of_classifier(model, outputs, _are_probabilities(outputs))
+        return dataclasses.replace(found, is_assumed=True)
+    names = _names_of(model, outputs)
     scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
     losses = [
         None if each is None else keras.losses.get(each)
         for each in _each(model, "losses", loss, names, loss)
     ]
-    for each in losses:
-        reduction = getattr(each, "reduction", "sum")
-        if reduction in (None, "none"):
-            raise ValueError(
-                f"The model {model.name!r} was compiled with a loss that has"
-                f" reduction={reduction!r}: make it 'sum' or"
-                " 'sum_over_batch_size'."
-            )
     if names is None and _is_sparse(losses[0]):
-        _check_from_logits(model, losses[0], call)
-        if (call.output.shape.rank or 0) <= 2 and _is_plain(losses[0]):
-            if scales[0] == 1:
-                return None
-            raise ValueError(
-                f"The model {model.name!r} was compiled with loss_weights, and has one"
-                " output: leave them out, and multiply the learning rate."
+        from_logits = bool(_config_of(losses[0]).get("from_logits"))
+        if from_logits == _are_probabilities(outputs):
+            what = "probabilities" if from_logits else "no probabilities"
+            warnings.warn(
+                f"The model {model.name!r} returns {what}, and its loss has"
+                f" from_logits={from_logits}.",
+                stacklevel=4,
             )
-    return CompiledLoss(keras, names, losses, scales)
+        if outputs.shape.rank == 2 and _is_plain(losses[0]) and scales[0] == 1:
+            return _of_classifier(model, outputs, not from_logits)
+    return ModelLoss(CompiledLoss(keras, names, losses, scales))
 
 
-def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
+def _of_classifier(model: Any, outputs: Any, takes_probabilities: bool) -> ModelLoss:
+    """Returns the cross-entropy of integer labels; checks that the outputs fit it."""
+    shapes = [tuple(x.shape) for x in tf.nest.flatten(outputs)]
+    if not tf.is_tensor(outputs) or len(shapes[0]) != 2 or shapes[0][1] == 1:
+        given = " and ".join(str((None, *shape[1:])) for shape in shapes)
+        raise ValueError(
+            f"The model {model.name!r} gives {given}, and cross-entropy of integer"
+            " labels takes one output for each class (two for yes and no): flatten"
+            " before the last layer, or compile the model with its loss, or give"
+            " from_keras a loss_fn."
+        )
+    loss_fn = learning_model_lib.sparse_cross_entropy
+    return ModelLoss(loss_fn, True, takes_probabilities)
+
+
+def _are_probabilities(outputs: Any) -> bool:
+    """Whether all rows are in [0, 1] and sum to 1."""
+    if not tf.is_tensor(outputs) or outputs.shape.rank < 2:
+        return False
+    rows = np.asarray(outputs)
+    is_inside = np.all((rows >= 0) & (rows <= 1))
+    return bool(is_inside and np.allclose(rows.sum(-1), 1, rtol=0, atol=1e-3))
+
+
+def label_spec_of(loss: ModelLoss, output: Any) -> Any:
     """Returns the default `tf.TensorSpec`s of the labels that a loss takes.
 
-    Args:
-      loss: The result of `loss_of`.
-      output: The model's output, a tensor or a structure of tensors.
-
-    Returns:
-      int32, without the outputs' last axis, for cross-entropy of integer labels; else
-      the outputs' specs. The first axis is the batch, of unknown size.
+    int32, without the outputs' last axis, for cross-entropy of integer labels; else the
+    outputs' specs.
     """
     flat = tf.nest.flatten(output)
-    losses = loss.losses if isinstance(loss, CompiledLoss) else ()
+    losses = getattr(loss.loss_fn, "losses", ())
     if len(losses) != len(flat):
-        losses = [loss] * len(flat)
+        losses = [loss.loss_fn] * len(flat)
     specs = [
         tf.TensorSpec([None, *x.shape[1:-1]], tf.int32)
-        if loss is None or _is_sparse(each)
+        if loss.is_classifier or _is_sparse(each)
         else keras_calls.batched_spec(x)
         for each, x in zip(losses, flat)
     ]
@@ -156,21 +188,6 @@ def _is_plain(loss: Any) -> bool:
     """Whether a cross-entropy is the mean over all examples."""
     is_mean = getattr(loss, "reduction", "auto") in ("sum_over_batch_size", "auto")
     return is_mean and _config_of(loss).get("ignore_class") is None
-
-
-def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
-    """Raises a ValueError if a loss's `from_logits` does not fit the model's end."""
-    is_softmax = keras_calls.is_softmax_of(call.output, call)
-    takes_logits = bool(_config_of(loss).get("from_logits"))
-    if takes_logits == is_softmax:
-        what = "a softmax" if is_softmax else "no softmax"
-        raise ValueError(
-            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
-            f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}, or give from_keras a loss_fn, if its"
-            " outputs are"
-            " something else."
-        )
 
 
 def _config_of(loss: Any) -> dict[str, Any]:
@@ -210,7 +227,6 @@ def _each(
 def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
     """Computes the mean loss; labels may lack a last axis of size 1 of the outputs."""
     labels = tf.convert_to_tensor(labels)
-    _check_labels(_name_of(loss), labels.shape, outputs.shape)
     if not isinstance(loss, keras.losses.Loss):
         # As in `compile`: the mean is over the outputs that the mask keeps.
         wrapper: Any = keras.losses.MeanSquaredError.__bases__[0]
@@ -222,86 +238,8 @@ def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
     return tf.reduce_mean(loss(labels, outputs))
 
 
-def _check_labels(name: str, labels: tf.TensorShape, outputs: tf.TensorShape) -> None:
-    """Raises a ValueError if a Keras loss would broadcast the labels to the outputs."""
-    if not name or name in _ANY_LABELS or None in (labels.rank, outputs.rank):
-        return
-    wanted = outputs[:-1] if name.startswith("sparse") else outputs
-    # Keras drops a last axis of size 1 that only one of the two has.
-    difference = labels.rank - wanted.rank
-    given = labels[:-1] if difference == 1 and labels[-1] == 1 else labels
-    cut = wanted[:-1] if difference == -1 and wanted[-1] == 1 else wanted
-    if not given.is_compatible_with(cut):
-        raise ValueError(f"{name} takes labels {wanted}")
-
-
-def check_gives_logits(
-    model: Any,
-    call: keras_calls.Call,
-    found: Optional[keras_calls.LayerCall],
-    head: Any,
-) -> None:
-    """Checks that cross-entropy of integer labels fits the output.
-
-    Args:
-      model: The model.
-      call: A traced call of the model.
-      found: The layer call that gave the logits, or None.
-      head: The `Dense` layer that gave the logits, or None.
-
-    Raises:
-      ValueError: If it does not fit.
-    """
-    output = call.output
-    if not tf.is_tensor(output) or output.shape.rank != 2 or output.shape[-1] is None:
-        shapes = [str(tuple(x.shape)) for x in tf.nest.flatten(output)]
-        raise ValueError(
-            f"The model {model.name!r} gives {' and '.join(shapes)}, and cross-entropy"
-            " of integer labels takes one logit a class: flatten before the last layer,"
-            " or compile the model with its loss, or give from_keras a loss_fn."
-        )
-    if output.shape[-1] == 1:
-        raise ValueError(
-            f"The model {model.name!r} gives one number, and cross-entropy of integer"
-            " labels takes one logit a class: give the model one output for each class"
-            " (two for yes and no). Of another model, compile its loss."
-        )
-    layer: Any = None if found is None else found.layer
-    activation = keras_calls.activation_of(layer)
-    if activation not in ("linear", *_SOFTMAX):
-        raise ValueError(
-            f"The last layer, {layer.name!r}, has the activation {activation}, and"
-            " cross-entropy of integer labels takes logits or a softmax's output:"
-            " compile the model with its loss, or give from_keras a loss_fn."
-        )
-    logits = keras_calls.logits_of(call)
-    is_softmax = activation in _SOFTMAX or logits is not output
-    is_own = found is None or found.output is output
-    if activation in _SOFTMAX and not is_own:
-        raise ValueError(
-            f"The model {model.name!r} ends in the softmax of a softmax: leave one out."
-        )
-    is_lost = activation in _SOFTMAX and head is None and logits is output
-    if is_lost or (output.op.type == "Softmax" and not is_softmax):
-        raise ValueError(
-            f"The model {model.name!r} ends in a softmax that is no layer's: end in a"
-            " Dense layer with activation='softmax', in keras.layers.Softmax, or in"
-            " logits."
-        )
-
-
 def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None:
-    """Checks that a loss can be computed from labels and outputs.
-
-    Args:
-      model: The model.
-      loss: Function of (labels, outputs) giving a batch's mean loss.
-      label_spec: `tf.TensorSpec`s of the labels.
-      output: The output, a tensor or a structure of tensors.
-
-    Raises:
-      ValueError: If it cannot, is no float scalar, or mixes labels across examples.
-    """
+    """Raises a ValueError if a loss cannot be computed, or mixes labels of examples."""
     specs = tf.nest.map_structure(keras_calls.batched_spec, output)
     labels = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(label_spec)]
     outputs = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(specs)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tff_reg.models import (
     block_model,
@@ -31,13 +31,22 @@ class KerasModelFn:
 
     Args:
       plan: The structure of the model; kept as the attribute `plan`.
-      loss_fn: Function of (labels, outputs) giving a batch's mean loss.
+      loss: The loss of the model.
       label_spec: `tf.TensorSpec`s of the labels, the batch axis first.
+
+    Attributes:
+      assumed: How the outputs are taken, in words, if nobody said the loss; else None.
     """
 
-    def __init__(self, plan: keras_network.Plan, loss_fn: Callable, label_spec: Any):
+    def __init__(
+        self, plan: keras_network.Plan, loss: keras_losses.ModelLoss, label_spec: Any
+    ):
         self.plan = plan
-        self._loss_fn = loss_fn
+        self.assumed: Optional[str] = None
+        if loss.is_assumed:
+            kind = "probabilities" if loss.takes_probabilities else "logits"
+            self.assumed = f"its outputs are taken as {kind}"
+        self._loss_fn = loss.loss_fn
         self._label_spec = label_spec
 
     def __call__(self) -> learning_model_lib.LearningModel:
@@ -128,8 +137,10 @@ def from_keras(
         the layers after them are the classifier. By default a model is split into at
         most six blocks, at tensors that every path from input to output passes.
       loss_fn: Function of (labels, outputs) giving a batch's mean loss, or a loss of
-        Keras. By default the loss that the model was compiled with, else the
-        cross-entropy of integer labels and the logits (before a final softmax).
+        Keras. By default the loss that the model was compiled with. Without either it
+        is the cross-entropy of integer labels, and the outputs are taken as
+        probabilities if their rows are in [0, 1] and sum to 1 on a trial batch, else
+        as logits.
       input_spec: `tf.TensorSpec` of the input, batch axis first, or a structure of
         specs; only for a model whose input is unknown: sub-classed, or not built.
       label_spec: `tf.TensorSpec`s of the labels; by default int32 without the output's
@@ -148,32 +159,35 @@ def from_keras(
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
     trial = keras_trial.run(model, input_spec)
-    loss = keras_losses.loss_of(model, trial.call, loss_fn, keras)
-    plan = _plan_of(model, trial, input_spec, loss is None, blocks, keras)
+    outputs = keras_parts.example_call(model, input_spec)[-1].output
+    loss = keras_losses.loss_of(model, loss_fn, outputs, keras)
+    plan = _plan_of(model, trial, input_spec, loss, blocks, keras)
     if label_spec is None:
         label_spec = keras_losses.label_spec_of(loss, trial.call.output)
     label_spec = keras_parts.in_order(label_spec)
-    loss = loss or learning_model_lib.sparse_cross_entropy
-    keras_losses.check_fits(model, loss, label_spec, trial.call.output)
-    return KerasModelFn(plan, loss, label_spec)
+    keras_losses.check_fits(model, loss.loss_fn, label_spec, trial.call.output)
+    model_fn = KerasModelFn(plan, loss, label_spec)
+    if model_fn.assumed:
+        logging.info("The model %r has no loss: %s.", model.name, model_fn.assumed)
+    return model_fn
 
 
 def _plan_of(
     model: Any,
     trial: keras_trial.Trial,
     input_spec: Any,
-    is_classifier: bool,
+    loss: keras_losses.ModelLoss,
     blocks: Optional[Sequence[str]],
     keras: Any,
 ) -> keras_network.Plan:
     """Returns the plan of a model: its blocks, its head and its current weights."""
     head = last = None
-    with _unchanged(model):
-        if is_classifier:
-            head, last = _last_of(model, trial, input_spec, keras)
-        parts, ends = keras_parts.parts_of(
-            model, trial, head, last, blocks, input_spec, keras
-        )
+    if loss.is_classifier:
+        head = _head_of(model, trial, input_spec, loss.takes_probabilities, keras)
+        last = head or keras_calls.layer_that_gave(trial.call.output, trial.call)
+    parts, ends = keras_parts.parts_of(
+        model, trial, head, last, blocks, input_spec, keras
+    )
     others = enumerate(trial.variables[trial.num_trainable :], trial.num_trainable)
     return keras_network.Plan(
         model=model,
@@ -187,9 +201,8 @@ def _plan_of(
         head=head,
         parts=parts,
         ends=ends,
-        num_classes=trial.call.output.shape[-1] if is_classifier else None,
-        ends_in_softmax=is_classifier
-        and keras_calls.is_softmax_of(trial.call.output, trial.call),
+        num_classes=trial.call.output.shape[-1] if loss.is_classifier else None,
+        gives_probabilities=loss.takes_probabilities,
         is_random=keras_calls.is_random(model),
     )
 
@@ -296,18 +309,9 @@ def _spec_of(model: Any, given: Any) -> Any:
             " arrays can hold: vectorise the text before, and give the model the ids."
         )
     if given is not None:
-        with _unchanged(model):
+        with keras_parts.unchanged(model):
             model(keras_parts.example(spec, np.zeros), training=False)
     return keras_parts.in_order(spec)
-
-
-@contextlib.contextmanager
-def _unchanged(model: Any) -> Iterator[None]:
-    """Restores the values of a model's variables after the context."""
-    held = [(v, np.array(v)) for v in (model.variables if model.built else ())]
-    yield
-    for variable, value in held:
-        variable.assign(value)
 
 
 def _check_layers(model: Any) -> None:
@@ -362,38 +366,25 @@ def _check_weights(model: Any) -> None:
     learning_model_lib.check_dtypes(model.trainable_weights)
 
 
-def _last_of(
-    model: Any, trial: keras_trial.Trial, spec: Any, keras: Any
-) -> tuple[Any, Any]:
-    """Returns a classifier's `Dense` head and the layer that gives the logits.
-
-    Either can be None. Raises a ValueError if the model is no classifier.
-    """
-    call = trial.call
-    is_vector = tf.is_tensor(call.output) and call.output.shape.rank == 2
-    found = keras_calls.logits_call_of(call) if is_vector else None
-    head = None if found is None else _head_of(found, trial, keras)
-    keras_losses.check_gives_logits(model, call, found, head)
-    if head is not None:
-        return (head, head) if keras_parts.ends_in(model, head, spec) else (None, None)
-    if found is None or found.output is not call.output:
-        return None, None
-    return None, found.layer if keras_calls.is_linear(found.layer) else None
-
-
-def _head_of(found: keras_calls.LayerCall, trial: keras_trial.Trial, keras: Any) -> Any:
-    """Returns the layer that gives the logits if it is a plain `Dense`, else None."""
-    layer, x, call = found.layer, found.inputs[0], trial.call
-    is_dense = isinstance(layer, keras.layers.Dense)
-    if not is_dense or type(layer).__call__ is not keras.layers.Dense.__call__:
+def _head_of(
+    model: Any,
+    trial: keras_trial.Trial,
+    spec: Any,
+    gives_probabilities: bool,
+    keras: Any,
+) -> Any:
+    """Returns the `Dense` layer that gives the logits, else None."""
+    kind = keras.layers.Dense
+    calls = [each for each in trial.call.layer_calls if isinstance(each.layer, kind)]
+    layer = calls[-1].layer if calls else None
+    times = sum(each.layer is layer for each in calls)
+    if times != 1 or calls[-1].inputs[0].shape.rank != 2:
         return None
     is_plain = (
-        type(layer).call is keras.layers.Dense.call
-        and getattr(layer, "activity_regularizer", None) is None
-        and not getattr(layer, "lora_enabled", False)
-        and getattr(layer, "quantization_mode", None) is None
+        type(layer).__call__ is kind.__call__
+        and type(layer).call is kind.call
         and id(layer.kernel) in {id(v) for v in trial.variables}
         and id(layer.kernel) not in trial.changed
     )
-    times = sum(each.layer is layer for each in call.layer_calls)
-    return layer if is_plain and times == 1 and x.shape.rank == 2 else None
+    is_head = is_plain and keras_parts.ends_in(model, layer, spec, gives_probabilities)
+    return layer if is_head else None

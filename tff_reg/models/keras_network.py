@@ -21,6 +21,7 @@ from tff_reg.models import block_model, forward as forward_lib, keras_calls, lay
 ForwardPass = forward_lib.ForwardPass
 MissingCapabilityError = block_model.MissingCapabilityError
 
+_EPSILON = 1e-7  # Keras's.
 _WHOLE = (
     "This Keras model shows {what}: its output is not that of a Dense layer which reads"
     " [batch, features] once. End it in one, with or without softmax."
@@ -57,8 +58,8 @@ class Plan:
       parts: The blocks up to the head's input; without a head, up to the output.
       ends: The last layer of each part but the last.
       num_classes: Number of logits; None if the output is no vector of logits.
-      ends_in_softmax: Whether a classifier ends in a softmax; passes through a
-        `KerasNetwork` return the logits before it.
+      gives_probabilities: Whether a classifier returns probabilities; the logits of a
+        `KerasNetwork` are their logarithms.
       is_random: Whether a pass in training mode draws random numbers.
     """
 
@@ -74,7 +75,7 @@ class Plan:
     parts: Sequence[Part]
     ends: Sequence[Any]
     num_classes: Optional[int]
-    ends_in_softmax: bool
+    gives_probabilities: bool
     is_random: bool
 
 
@@ -173,7 +174,11 @@ class KerasClassifier(block_model.Classifier, KerasBlock):
         return self._network[0].run_part(self._part[0].model, x, forward)
 
     def classify(self, embedding, forward: ForwardPass):
-        return embedding if self.head is None else self.head(embedding, forward)
+        gives_probabilities = self._network[0].gives_probabilities
+        if self.head is None:
+            return _log(embedding) if gives_probabilities else embedding
+        logits = self.head(embedding, forward)
+        return tf.nn.log_softmax(logits) if gives_probabilities else logits
 
 
 class KerasNetwork(block_model.BlockModel):
@@ -234,8 +239,7 @@ class KerasNetwork(block_model.BlockModel):
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether the Keras model returns the softmax of this network's logits."""
-        return self._plan.ends_in_softmax
+        return self._plan.gives_probabilities
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -297,9 +301,7 @@ class KerasNetwork(block_model.BlockModel):
         recorded = self._activations(call) if forward.record_activations else ()
         ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
         if plan.head is None:
-            logits = (
-                call.output if plan.num_classes is None else keras_calls.logits_of(call)
-            )
+            logits = _log(call.output) if plan.gives_probabilities else call.output
             return WholeOutputs(logits, recorded, [*ended, logits])
         embedding = keras_calls.input_of(plan.head, call)
         ended = ended or [embedding]
@@ -398,6 +400,13 @@ class KerasNetwork(block_model.BlockModel):
             for loss in call.losses:
                 forward.keep_loss(loss)
         return call
+
+
+def _log(probabilities: Any) -> Any:
+    """Computes log p as Keras's cross-entropy does: of a softmax from its input."""
+    if not tf.executing_eagerly() and probabilities.op.type == "Softmax":
+        return tf.nn.log_softmax(probabilities.op.inputs[0])
+    return tf.math.log(tf.clip_by_value(probabilities, _EPSILON, 1 - _EPSILON))
 
 
 def _cast(x: Any, spec: Any) -> Any:

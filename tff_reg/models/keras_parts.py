@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -181,22 +182,42 @@ def _chosen(model: Any, trial: keras_trial.Trial, cuts: Sequence[Any]) -> list[A
     return ends
 
 
-def ends_in(model: Any, head: Any, spec: Any) -> bool:
-    """Whether a model's evaluation output is its head's logits or their softmax."""
-    _, _, call = _evaluated(model, spec)
+@contextlib.contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """Restores the values of a model's variables after the context."""
+    held = [(v, np.array(v)) for v in (model.variables if model.built else ())]
+    yield
+    for variable, value in held:
+        variable.assign(value)
+
+
+def ends_in(model: Any, head: Any, spec: Any, gives_probabilities: bool) -> bool:
+    """Whether a model returns its head's logits, or their softmax.
+
+    At other weights than its own, which may be ones or zeros that hide a factor.
+    """
+    generator = np.random.default_rng(1)
+    with unchanged(model):
+        for variable in model.trainable_weights:
+            value = np.asarray(variable)
+            noise = generator.uniform(-0.1, 0.1, value.shape)
+            variable.assign((value * (1 + noise) + noise).astype(value.dtype))
+        calls = [example_call(model, spec, training)[-1] for training in (False, True)]
+        return all(_is_of_head(call, head, gives_probabilities) for call in calls)
+
+
+def _is_of_head(call: keras_calls.Call, head: Any, gives_probabilities: bool) -> bool:
     if sum(each.layer is head for each in call.layer_calls) != 1:
         return False
-    logits = tf.linalg.matmul(keras_calls.input_of(head, call), head.kernel)
-    logits = logits if head.bias is None else logits + head.bias
-    return any(
-        np.allclose(call.output, wanted, rtol=1e-4, atol=1e-4)
-        for wanted in (logits, tf.nn.softmax(logits))
-    )
+    wanted = tf.linalg.matmul(keras_calls.input_of(head, call), head.kernel)
+    wanted = wanted if head.bias is None else wanted + head.bias
+    wanted = tf.nn.softmax(wanted) if gives_probabilities else wanted
+    return np.allclose(call.output, wanted, rtol=1e-4, atol=1e-4)
 
 
 def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
     """Whether the chained parts compute the head's input, or the output if no head."""
-    x, values, whole = _evaluated(model, spec)
+    x, values, whole = example_call(model, spec)
     for part in (part.model for part in parts if part.model is not None):
         x = keras_calls.call(part, x, values, whole=model, training=False).output
     wanted = whole.output if head is None else keras_calls.input_of(head, whole)
@@ -204,10 +225,13 @@ def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
     return bool(tf.reduce_all(tf.abs(x - wanted) <= 1e-4 * (1 + size)))
 
 
-def _evaluated(model: Any, spec: Any) -> tuple[Any, Any, keras_calls.Call]:
-    """Returns random examples, the model's variables, and its evaluation call."""
+def example_call(
+    model: Any, spec: Any, training: bool = False
+) -> tuple[Any, Any, keras_calls.Call]:
+    """Returns random examples, the model's variables, and its call on the examples."""
     generator = np.random.default_rng(0)
     x = example(spec, lambda shape: generator.uniform(0, 2, shape))
-    values = [(v, v) for v in model.variables]
-    call = keras_calls.call(model, x, values, whole=model, training=False)
+    with unchanged(model):
+        values = [(v, v) for v in model.variables]
+        call = keras_calls.call(model, x, values, whole=model, training=training)
     return x, values, call

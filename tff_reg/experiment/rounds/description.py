@@ -24,12 +24,14 @@ def header(
     num_train: int,
     num_test: int,
     num_weights: int,
+    assumed: Optional[str] = None,
     sample_fn: Optional[str] = None,
 ) -> list[str]:
     """Describes a run before it starts, in lines of at most 88 characters.
 
-    `num_weights` is the number of trainable parameters; `sample_fn` is the name of a
-    function that samples the clients. Some items of the list have a line break.
+    `num_weights` is the number of trainable parameters; `assumed` says how a Keras
+    model's outputs are taken; `sample_fn` is the name of a function that samples the
+    clients. Some items of the list have a line break.
     """
     strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}
@@ -44,6 +46,8 @@ def header(
     if config.scale is not None:
         rounds += f", scale {config.scale}"
     model = f"{_network(config, ', {}')}, {num_weights:,} weights"
+    if assumed is not None:
+        model += f"; {assumed}"
     if config.projector != "none":
         model += f", {_projector(config)}"
     training = f"{_epochs(config)}, {_batches(config)}"

@@ -217,6 +217,7 @@ class CheckedRun:
             num_train=sum(task.client_data.client_sizes),
             num_test=len(y_test),
             num_weights=evaluation.num_weights,
+            assumed=getattr(task.model_fn, "assumed", None),
             sample_fn=name_of(of_training.get("sample_fn")),
         )
         title, subtitle = description.plot_texts(config)
