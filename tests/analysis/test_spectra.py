@@ -31,7 +31,7 @@ def test_singular_values_of_our_models():
         (3, "a int does not have"),
         (
             tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.ReLU()]),
-            "a ReLU does not have",
+            "a Sequential does not have",
         ),
     ],
 )

@@ -61,7 +61,8 @@ class Hessian:
         a list of batches. Models take batches (x, y), or mappings with 'x' and 'y'.
       loss_fn: For models: a function of (labels, predictions) that returns the losses
         of the examples, or their mean, such as any Keras loss. The default is the
-        loss of a `LearningModel`, else cross-entropy of integer labels and logits.
+        loss of a `LearningModel` or of a Keras model (see `models.from_keras`), else
+        the cross-entropy of integer labels and logits.
       variables: The variables to differentiate by; the default is all trainable
         variables. All other variables stay fixed.
       training: Whether models run in training mode: BatchNorm then uses the batch's
@@ -98,10 +99,10 @@ class Hessian:
             loss_fn=loss_fn,
             variables=variables,
             training=training,
-            first_features=tf.nest.flatten(batches[0].values)[0],
+            first_batch=batches[0].values,
         )
         self._products = hessian_products.HessianProducts(built, batches)
-        self._blocks = built.blocks
+        self._blocks, self._names = built.blocks, built.names
         self.variables = built.variables
         self.filter_axes = built.filter_axes
         self.size = self._products.size
@@ -349,8 +350,8 @@ class Hessian:
         return parts_lib.by_name(parts, chosen, found)
 
     def _parts_of(self, parts: Parts) -> list[parts_lib.Part]:
-        slices = self._products.slices
-        return parts_lib.choose(parts, self.variables, slices, self._blocks)
+        names, slices = self._names, self._products.slices
+        return parts_lib.choose(parts, self.variables, names, slices, self._blocks)
 
     def _product_within(self, part) -> Callable[[np.ndarray], np.ndarray]:
         """Returns a function that multiplies with the part's diagonal block."""

@@ -9,7 +9,6 @@ replaces TensorFlow's wrong second derivatives.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -132,23 +131,12 @@ class HessianProducts:
     def _mean(self, make_function: Callable, *arguments: Any) -> Any:
         """Computes the mean of a batch function over all examples, in float64."""
         total = 0.0
-        with self._statistics_kept():
-            for batch in self._batches:
-                values = tf.nest.flatten(batch.values)
-                result = self._function(make_function)(*values, *arguments)
-                share = batch.size / self.num_examples
-                total = total + share * result.numpy().astype(np.float64)
+        for batch in self._batches:
+            values = tf.nest.flatten(batch.values)
+            result = self._function(make_function)(*values, *arguments)
+            share = batch.size / self.num_examples
+            total = total + share * result.numpy().astype(np.float64)
         return total
-
-    @contextlib.contextmanager
-    def _statistics_kept(self):
-        """Restores BatchNorm's running statistics after passes in training mode."""
-        before = [variable.numpy() for variable in self._objective.statistics]
-        try:
-            yield
-        finally:
-            for variable, value in zip(self._objective.statistics, before):
-                variable.assign(value)
 
     def _function(self, compute):
         """Returns a compiled function of a batch's flat values and other arguments."""
@@ -192,7 +180,7 @@ class HessianProducts:
         with second_derivatives.corrected(graph):
             loss = self._loss_of_batch(batch)
             second_derivatives.check_no_hidden_moments(graph)
-            return _differentiate(loss, self.variables)
+            return self._of_all(_differentiate(loss, self.variables))
 
     def _gradient_of_batch(self, batch):
         return self._flat(self._gradients(batch))
@@ -202,16 +190,29 @@ class HessianProducts:
             tf.cast(tf.reshape(part, variable.shape), variable.dtype)
             for part, variable in zip(tf.split(vector, self._sizes), self.variables)
         ]
-        gradients = self._gradients(batch)
-        return self._flat(_differentiate(gradients, self.variables, directions))
+        gradients = _differentiate(self._gradients(batch), self.variables, directions)
+        # A gradient that does not depend on a variable has no second derivative by it.
+        return self._flat(
+            tf.zeros_like(variable) if gradient is None else gradient
+            for gradient, variable in zip(gradients, self.variables)
+        )
+
+    def _of_all(self, gradients) -> list[tf.Tensor]:
+        """Checks that the loss depends on all variables."""
+        for gradient, name in zip(gradients, self._objective.names):
+            if gradient is None:
+                raise objective_lib.UnsuitableModelError(
+                    f"The loss does not depend on the variable {name!r}."
+                )
+        return gradients
 
     def _flat(self, tensors):
         parts = [tf.cast(tf.reshape(t, [-1]), self._dtype) for t in tensors]
         return tf.concat(parts, axis=0)
 
 
-def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor]:
-    """Computes gradients; zeros for variables that the targets do not depend on."""
+def _differentiate(targets, variables, directions: Any = None) -> list[Any]:
+    """Computes gradients; None for variables that the targets do not depend on."""
     try:
         gradients = tf.gradients(targets, variables, grad_ys=directions)
     except LookupError as error:
@@ -219,7 +220,4 @@ def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor
             "TensorFlow cannot differentiate this model twice: "
             f"{' '.join(str(error).split())}"
         ) from error
-    return [
-        tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
-        for gradient, variable in zip(gradients, variables)
-    ]
+    return [None if g is None else tf.convert_to_tensor(g) for g in gradients]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import models
-from tff_reg.lazy import keras, tf
+from tff_reg.lazy import tf
 
 
 class UnsuitableModelError(TypeError):
@@ -22,24 +21,27 @@ class Objective:
     Attributes:
       mean_loss: Function of a batch that returns its mean loss, a scalar.
       variables: The variables to differentiate by.
+      names: Their names.
       filter_axes: For each variable, the axes that span the weights of one output.
       blocks: The `variables` of each block or layer, by its name; empty for a loss
         function.
-      statistics: The variables that a pass in training mode changes (BatchNorm's
-        running statistics), to be restored after the pass.
     """
 
     mean_loss: Callable[[Any], Any]
     variables: Sequence[Any]
+    names: Sequence[str]
     filter_axes: Sequence[tuple[int, ...]]
     blocks: Mapping[str, Sequence[Any]]
-    statistics: Sequence[Any]
 
 
 def is_model(model_or_loss_fn) -> bool:
     """Whether the argument is a model, for batches (x, y), and not a loss function."""
-    is_keras = isinstance(model_or_loss_fn, keras.Model)
-    return is_keras or network_of(model_or_loss_fn) is not None
+    ours = (models.LearningModel, models.BlockModel)
+    return isinstance(model_or_loss_fn, ours) or _is_keras(model_or_loss_fn)
+
+
+def _is_keras(model) -> bool:
+    return models.keras_calls.is_keras_3(model) or models.keras_calls.is_keras_2(model)
 
 
 def build(
@@ -48,48 +50,66 @@ def build(
     loss_fn: Optional[Callable] = None,
     variables: Optional[Sequence] = None,
     training: bool = False,
-    first_features: tf.Tensor,
+    first_batch: Any,
 ) -> Objective:
     """Builds the objective; the arguments are those of `Hessian`.
 
-    Args:
-      model_or_loss_fn: As in `Hessian`.
-      loss_fn: As in `Hessian`.
-      variables: As in `Hessian`.
-      training: As in `Hessian`.
-      first_features: The features of a batch, to build a Keras model that has no
-        variables yet.
-
-    Returns:
-      The `Objective`.
-
-    Raises:
-      UnsuitableModelError: If the model cannot be differentiated.
-      ValueError: If the arguments do not fit together.
+    `first_batch` shows what a Keras model takes that does not know it.
     """
-    network = network_of(model_or_loss_fn)
-    if network is not None:
-        model, parts = network, network.blocks
-        loss_fn = loss_fn or getattr(model_or_loss_fn, "loss_fn", None)
-        predict = _block_model_predictions(network, training)
-    elif isinstance(model_or_loss_fn, keras.Model):
-        model = model_or_loss_fn
-        if not model.built:
-            model(first_features[:1])
-        if loss_fn is None:
-            _check_gives_logits(model)
-        parts = model.layers
-        predict = functools.partial(model, training=training)
-    else:
+    if not is_model(model_or_loss_fn):
         return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
-    chosen = _checked(model.trainable_variables if variables is None else variables)
-    return Objective(
-        _mean_loss(predict, loss_fn or _cross_entropy),
-        chosen,
-        _filter_axes(parts, chosen, network),
-        _blocks_of({part.name: part.trainable_variables for part in parts}, chosen),
-        list(model.non_trainable_variables) if training else (),
+    model = model_or_loss_fn
+    blocks = None
+    if _is_keras(model):
+        model = _of_keras(model, loss_fn, first_batch)
+        blocks = model.network.layer_variables
+        loss_fn = None
+    network = getattr(model, "network", model)
+    returns_probabilities = loss_fn is not None and network.gives_probabilities
+    chosen_loss = loss_fn or getattr(
+        model, "loss_fn", models.learning_model.sparse_cross_entropy
     )
+    if chosen_loss is models.learning_model.sparse_cross_entropy:
+        chosen_loss = _cross_entropy
+
+    def mean_loss(batch):
+        features, labels = batch
+        settings = models.ForwardPass(training=training, update_statistics=False)
+        outputs = network(features, settings).logits
+        if returns_probabilities:
+            outputs = tf.nn.softmax(outputs)
+        return tf.reduce_mean(chosen_loss(labels, outputs))
+
+    if blocks is None:
+        blocks = {block.name: block.trainable_variables for block in network.blocks}
+    chosen = network.trainable_variables if variables is None else variables
+    chosen = _checked(chosen)
+    axes = _filter_axes(network, chosen)
+    names = _names(chosen, network)
+    return Objective(mean_loss, chosen, names, axes, _blocks_of(blocks, chosen))
+
+
+def _names(variables, network: Any = None) -> list[str]:
+    """Returns the variables' names, of a Keras model's those in the model."""
+    known = getattr(network, "weight_names", {})
+    return [known.get(id(v), v.name.rpartition(":")[0] or v.name) for v in variables]
+
+
+def _of_keras(model, loss_fn: Optional[Callable], batch) -> Any:
+    """Returns the `LearningModel` of a Keras model, with the model's own variables."""
+    features, labels = tf.nest.map_structure(models.keras_calls.batched_spec, batch)
+    options: dict[str, Any] = {}
+    if loss_fn is not None and not models.keras_losses.is_kerases(loss_fn):
+
+        def mean_of_losses(labels, outputs):
+            return tf.reduce_mean(loss_fn(labels, outputs))
+
+        options.update(loss_fn=mean_of_losses, label_spec=labels)
+    elif loss_fn is not None:
+        options.update(loss_fn=loss_fn)
+    if not getattr(model, "inputs", None):
+        options.update(input_spec=features)
+    return models.from_keras(model, **options).in_place()
 
 
 def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
@@ -108,40 +128,15 @@ def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
             "A loss function needs variables=..., the variables to differentiate by."
         )
     chosen = _checked(variables)
-    return Objective(mean_loss, chosen, _filter_axes([], chosen), {}, ())
-
-
-def network_of(model):
-    """Returns the `BlockModel` of a model of this package or of Keras 3, else None."""
-    if models.keras_calls.is_keras_3(model):
-        return models.from_keras(model)().network
-    if isinstance(model, models.LearningModel):
-        return model.network
-    return model if isinstance(model, models.BlockModel) else None
-
-
-def _block_model_predictions(network, training: bool):
-    def predict(features):
-        settings = models.ForwardPass(training=training, update_statistics=False)
-        return network(features, settings).logits
-
-    return predict
-
-
-def _check_gives_logits(model):
-    last = model.layers[-1]
-    activation = getattr(getattr(last, "activation", None), "__name__", None)
-    is_softmax = isinstance(last, keras.layers.Softmax) or activation == "softmax"
-    if is_softmax or activation == "sigmoid":
-        raise UnsuitableModelError(
-            f"The model's last layer, {last.name!r}, gives probabilities, but the "
-            "default loss takes logits: pass loss_fn, for example "
-            "keras.losses.SparseCategoricalCrossentropy()."
-        )
+    axes = _filter_axes(None, chosen)
+    return Objective(mean_loss, chosen, _names(chosen), axes, {})
 
 
 def _checked(variables) -> list:
-    variables = list(variables)
+    # A variable of Keras 3 holds one of TensorFlow.
+    variables = [
+        v.value if models.keras_calls.is_keras_3_variable(v) else v for v in variables
+    ]
     if not variables:
         raise UnsuitableModelError("There are no variables to differentiate by.")
     for variable in variables:
@@ -160,7 +155,7 @@ def _checked(variables) -> list:
     return variables
 
 
-def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
+def _of_keras_layer(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
     """Returns kernel and filter axes of a layer whose outputs are not the last axis."""
     names = " ".join(kind.__name__ for kind in type(layer).__mro__)
     kernel = getattr(layer, "depthwise_kernel", None)
@@ -172,19 +167,19 @@ def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
     return kernel, before if is_depthwise else (*before, len(kernel.shape) - 1)
 
 
-def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]:
+def _filter_axes(network: Any, variables) -> list[tuple[int, ...]]:
     """All axes but the last and the axes of channels or groups; see `Objective`."""
     own = {}
-    for layer in (each for part in parts for each in (part, *part.submodules)):
+    blocks = () if network is None else network.blocks
+    for layer in (each for block in blocks for each in (block, *block.submodules)):
         if isinstance(layer, models.layers.GroupedPointwiseConv2D):
             own[layer.kernel.ref()] = (1,)
         elif isinstance(layer, models.layers.DepthwiseConv2D):
             own[layer.kernel.ref()] = (0, 1)
-        elif (found := _of_keras(layer)) is not None:
-            own[found[0].ref()] = found[1]
+    of_keras: Any = network
     for layer in getattr(network, "keras_layers", ()):
-        if (found := _of_keras(layer)) is not None:
-            own[network.standing_for(found[0]).ref()] = found[1]
+        if (found := _of_keras_layer(layer)) is not None:
+            own[of_keras.standing_for(found[0]).ref()] = found[1]
     return [own.get(v.ref(), tuple(range(v.shape.rank - 1))) for v in variables]
 
 
@@ -200,28 +195,8 @@ def _blocks_of(blocks, variables) -> dict[str, list]:
     return result
 
 
-def _mean_loss(predict, loss_fn):
-    def mean_loss(batch):
-        features, labels = batch
-        return tf.reduce_mean(loss_fn(labels, predict(features)))
-
-    return mean_loss
-
-
 def _cross_entropy(labels, logits):
-    """Computes the cross-entropy of every example.
-
-    Args:
-      labels: int [batch] or [batch, 1].
-      logits: float [batch, num_classes].
-
-    Returns:
-      float [batch].
-
-    Raises:
-      UnsuitableModelError: If the labels are not integers, or an example has several
-        labels or rows of logits.
-    """
+    """Computes the cross-entropy of every example; labels may be [batch, 1]."""
     if not labels.dtype.is_integer:
         raise UnsuitableModelError(
             "The default loss takes integer labels, but these are "

@@ -46,24 +46,11 @@ class Part:
 def choose(
     parts: Parts,
     variables: Sequence[Any],
+    names: Sequence[str],
     slices: Sequence[slice],
     blocks: Mapping[str, Sequence[Any]],
 ) -> list[Part]:
-    """Returns the parts that the argument `parts` of `hessian.Hessian` selects.
-
-    Args:
-      parts: None, "block", "variable", or a list of lists of variables.
-      variables: The variables that the loss is differentiated by.
-      slices: The position of each variable's weights in a vector of all weights.
-      blocks: The variables of each block, by the block's name.
-
-    Returns:
-      The parts; none for an empty list.
-
-    Raises:
-      ValueError: If `parts` has another form, or a list in it is empty or has a
-        variable that the loss is not differentiated by.
-    """
+    """Returns the parts that the argument `parts` of `hessian.Hessian` selects."""
     places = {variable.ref(): where for variable, where in zip(variables, slices)}
 
     def part(name, members):
@@ -79,7 +66,6 @@ def choose(
     if parts is None:
         return [Part(None, [slice(0, slices[-1].stop)])]
     if parts == "variable":
-        names = [v.name.rpartition(":")[0] or v.name for v in variables]
         if len(set(names)) < len(names):
             names = [f"{name} ({i})" for i, name in enumerate(names)]
         return [part(name, [v]) for name, v in zip(names, variables)]

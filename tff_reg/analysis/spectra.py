@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tff_reg import curves, files
+from tff_reg import curves, files, models
 from tff_reg.analysis import estimates, objective
-from tff_reg.lazy import keras, mpl_ticker, np
+from tff_reg.lazy import mpl_ticker, np
 
 _INK, _GRID = "#222222", "#d9d9d9"
 # The lower end of the density axis, as a share of the highest density.
@@ -34,21 +34,20 @@ def classifier_singular_values(model) -> np.ndarray:
     Raises:
       UnsuitableModelError: If the last layer has no kernel [features, classes].
     """
-    network = objective.network_of(model)
-    if network is not None:
-        layer = network.blocks[-1].linear_layer
-    elif isinstance(model, keras.Model):
-        layer = model.layers[-1]
-    else:
-        layer = None
-    kernel = getattr(layer, "kernel", None)
-    if kernel is None or kernel.shape.rank != 2:
-        what = type(model if layer is None else layer).__name__
+    network = getattr(model, "network", model)
+    if isinstance(network, models.BlockModel):
+        layers = [network.blocks[-1].linear_layer]
+    else:  # A softmax may be a layer of its own.
+        layers = list(getattr(model, "layers", ()))
+    kernels = [getattr(layer, "kernel", None) for layer in layers]
+    found = [k for k in kernels if k is not None and len(k.shape) == 2]
+    if not found:
         raise objective.UnsuitableModelError(
             "Singular values need a last layer with a kernel [features, classes], "
-            f"which a {what} does not have."
+            f"which a {type(model).__name__} does not have."
         )
-    return np.linalg.svd(kernel.numpy().astype(np.float64), compute_uv=False)
+    kernel = np.asarray(found[-1], np.float64)
+    return np.linalg.svd(kernel, compute_uv=False)
 
 
 def write_eigenvalues(

@@ -10,7 +10,9 @@ from tff_reg import lazy
 if TYPE_CHECKING:
     from tff_reg.models import (
         keras_calls as keras_calls,
+        keras_losses as keras_losses,
         layers as layers,
+        learning_model as learning_model,
     )
     from tff_reg.models.public import *  # noqa: F403
 else:

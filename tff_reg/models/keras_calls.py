@@ -61,6 +61,12 @@ def is_keras_3(layer: Any) -> bool:
     return known is not None and isinstance(layer, known)
 
 
+def is_keras_3_variable(variable: Any) -> bool:
+    """Whether an object is a variable of Keras 3, whose `value` is TensorFlow's."""
+    known = getattr(sys.modules.get("keras"), "Variable", None)
+    return known is not None and isinstance(variable, known)
+
+
 def is_keras_2(layer: Any) -> bool:
     """Whether an object is a layer or model of Keras 2."""
     # A library that is not imported has no layers.

@@ -85,7 +85,7 @@ def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
     """
     if given is learning_model_lib.sparse_cross_entropy:
         return _of_classifier(model, outputs, takes_probabilities=False)
-    if given is not None and not _name_of(given):
+    if given is not None and not is_kerases(given):
         return ModelLoss(given)
     loss, config = given, {}
     if given is None:
@@ -170,6 +170,11 @@ def _check_has_no_own_step(model: Any, keras: Any) -> None:
                 " not run: give from_keras a loss_fn, if its loss of labels and outputs"
                 " is all."
             )
+
+
+def is_kerases(loss: Any) -> bool:
+    """Whether a loss is one of Keras's own, an object or a function."""
+    return bool(_name_of(loss))
 
 
 def _name_of(loss: Any) -> str:

@@ -56,6 +56,14 @@ class KerasModelFn:
             label_spec=self._label_spec,
         )
 
+    def in_place(self) -> learning_model_lib.LearningModel:
+        """Makes a model whose variables are the Keras model's own, not copies."""
+        return learning_model_lib.LearningModel(
+            keras_network.KerasNetwork(self.plan, in_place=True),
+            loss_fn=self._loss_fn,
+            label_spec=self._label_spec,
+        )
+
     def keras_model(self, weights: Any) -> Any:
         """Returns the Keras model with trained weights.
 
@@ -376,7 +384,7 @@ def _head_of(
     """Returns the `Dense` layer that gives the logits, else None."""
     kind = keras.layers.Dense
     calls = [each for each in trial.call.layer_calls if isinstance(each.layer, kind)]
-    layer = calls[-1].layer if calls else None
+    layer: Any = calls[-1].layer if calls else None
     times = sum(each.layer is layer for each in calls)
     if times != 1 or calls[-1].inputs[0].shape.rank != 2:
         return None

@@ -186,19 +186,26 @@ class KerasNetwork(block_model.BlockModel):
 
     Args:
       plan: The structure that `from_keras` has found.
+      in_place: Whether the network uses the Keras model's own variables.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, in_place: bool = False):
         self._plan = plan
-        made = [
-            tf.Variable(
-                functools.partial(tf.constant, value),
-                trainable=number < plan.num_trainable,
-                name=name,
-                dtype=value.dtype,
-            )
-            for number, (name, value) in enumerate(zip(plan.names, plan.values))
-        ]
+        if in_place:
+            made = [
+                v.value if keras_calls.is_keras_3_variable(v) else v
+                for v in plan.variables
+            ]
+        else:
+            made = [
+                tf.Variable(
+                    functools.partial(tf.constant, value),
+                    trainable=number < plan.num_trainable,
+                    name=name,
+                    dtype=value.dtype,
+                )
+                for number, (name, value) in enumerate(zip(plan.names, plan.values))
+            ]
         self._made = made
         # Positions of the head's kernel and bias among the plan's variables.
         self._head_positions: dict[str, int] = {}
@@ -244,24 +251,24 @@ class KerasNetwork(block_model.BlockModel):
     @property
     def trainable_variables(self) -> list[tf.Variable]:
         """In the Keras model's order; the variables of a replaced head come last."""
-        return [v for v in self._held() if v.trainable]
+        return self._held(trainable=True)
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
         """In the Keras model's order; the variables of a frozen head come last."""
-        return [v for v in self._held() if not v.trainable]
+        return self._held(trainable=False)
 
-    def _held(self) -> list[tf.Variable]:
-        positions = self._head_positions.values()
-        kept = [v for n, v in enumerate(self._made) if n not in positions]
+    def _held(self, trainable: bool) -> list[tf.Variable]:
+        count = self._plan.num_trainable
+        made = self._made[:count] if trainable else self._made[count:]
         head = self.blocks[-1].linear_layer
-        if head is None:
-            return self._made
-        own = [*head.trainable_variables, *head.non_trainable_variables]
-        in_place = [self._made[n] for n in positions]
-        if [id(v) for v in own] == [id(v) for v in in_place]:
-            return self._made
-        return [*kept, *own]
+        in_place = {id(self._made[n]) for n in self._head_positions.values()}
+        own = [] if head is None else [*head.trainable_variables]
+        own += [] if head is None else [*head.non_trainable_variables]
+        if {id(v) for v in own} == in_place:
+            return made
+        kept = [v for v in made if id(v) not in in_place]
+        return [*kept, *(v for v in own if v.trainable == trainable)]
 
     @property
     def constants(self) -> list[tf.Variable]:
@@ -272,6 +279,19 @@ class KerasNetwork(block_model.BlockModel):
     def keras_layers(self) -> list[Any]:
         """The Keras model and its layers, at any depth."""
         return keras_calls.layers_of(self._plan.model)
+
+    @property
+    def weight_names(self) -> dict[int, str]:
+        """The Keras model's names of its weights by the `id` of our variable."""
+        return {id(v): name for v, name in zip(self._made, self._plan.names)}
+
+    @property
+    def layer_variables(self) -> dict[str, list[tf.Variable]]:
+        """Our trained variables of each layer of the Keras model, by its name."""
+        return {
+            layer.name: [self.standing_for(v) for v in layer.trainable_weights]
+            for layer in self._plan.model.layers
+        }
 
     def standing_for(self, variable: Any) -> tf.Variable:
         """Returns our variable in place of a variable of the Keras model."""
@@ -288,7 +308,7 @@ class KerasNetwork(block_model.BlockModel):
             for n, (own, ours) in enumerate(zip(self._plan.variables, self._made))
             if id(own) in inside
             and n not in self._head_positions.values()
-            and ours.trainable == trainable
+            and (n < self._plan.num_trainable) == trainable
         ]
 
     @tf.autograph.experimental.do_not_convert

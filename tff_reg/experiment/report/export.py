@@ -47,7 +47,8 @@ def export(run: TrainedRun, output: files.PathLike) -> pathlib.Path:
         trained_model.TrainedModel(model, run.task.normalize_fn, spec).save(written)
         weights = [*model.trainable_variables, *model.non_trainable_variables]
         names = models.keras_calls.names_of(weights)
-        np.savez(written / WEIGHTS, **dict(zip(names, map(np.asarray, weights))))
+        arrays = files.npz(dict(zip(names, map(np.asarray, weights))))
+        (written / WEIGHTS).write_bytes(arrays)
         text = json.dumps(_metadata(run, model.network, images), indent=2) + "\n"
         (written / METADATA).write_text(text, "utf-8")
         os.replace(written, output)
