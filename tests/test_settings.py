@@ -96,7 +96,7 @@ class _Asked(_Method):
 Asked = dataclasses.dataclass(frozen=True)(_Asked)
 
 
-def test_what_is_undecided_is_none_and_says_what_it_falls_back_to():
+def test_with_none_defaults_fields_are_none_and_keep_their_default():
     assert Asked() == Asked(strength=None, width=None, name=None)
     found = {each.name: each for each in settings.settings_of(Asked)}
     assert list(found)[0] == "strength" and list(found)[-1] == "name"

@@ -15,7 +15,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union
 
@@ -187,21 +186,6 @@ def read_npz(
         raise DamagedError(
             f"{path} is no .npz file of plain arrays that can be read ({error})."
         ) from error
-
-
-def check_npz(path: PathLike) -> None:
-    """Verifies the checksums of all arrays of an `.npz` file without loading NumPy.
-
-    Raises:
-      DamagedError: If it is missing, damaged or no `.npz` file.
-    """
-    try:
-        with zipfile.ZipFile(path) as stored:
-            damaged = stored.testzip()
-    except Exception as error:  # pylint: disable=broad-except
-        raise DamagedError(f"{path} is no .npz file ({error}).") from error
-    if damaged is not None:
-        raise DamagedError(f"{path} has a damaged array, {damaged}.")
 
 
 def delete(path: PathLike) -> None:

@@ -35,13 +35,6 @@ def entry_points(
     """Returns the entry points of a group by name, sorted by name.
 
     Those with a forbidden or taken name are left out with a warning.
-
-    Args:
-      group: The group.
-      taken: Names that `tff_reg` itself uses.
-
-    Returns:
-      The entry points; none is loaded.
     """
     # A package that is found in two folders is listed twice.
     points = {(p.name, p.value): p for p in metadata.entry_points(group=group)}
@@ -66,20 +59,9 @@ def entry_points(
 def load(
     group: str, taken: tuple[str, ...], name: str, check: Callable[[Any], str]
 ) -> Any:
-    """Imports the value of an entry point.
+    """Imports the value of an entry point; None if there is none of the name.
 
-    Args:
-      group: Its group.
-      taken: Names that `tff_reg` itself uses.
-      name: Its name.
-      check: Function that returns an empty text for an allowed value, else what the
-        value must be.
-
-    Returns:
-      The value; None if there is no entry point of the name.
-
-    Raises:
-      PluginError: If it cannot be imported, or is not allowed.
+    `check` returns an empty text for an allowed value, else what the value must be.
     """
     point = entry_points(group, taken).get(name)
     if point is None:
@@ -107,17 +89,7 @@ def _where(point: metadata.EntryPoint, group: str) -> str:
 
 
 def load_file(path: str) -> ModuleType:
-    """Imports a Python file by its path.
-
-    Args:
-      path: The path.
-
-    Returns:
-      Its module; the same one when called again, unless the file has changed.
-
-    Raises:
-      PluginError: If there is no such file, or it raises an error.
-    """
+    """Imports a Python file; the same module again unless the file has changed."""
     file = pathlib.Path(path).resolve()
     if not file.is_file() or file.suffix != ".py":
         raise PluginError("there is no such Python file.")

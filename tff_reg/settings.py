@@ -137,14 +137,7 @@ class Setting:
         )
 
     def why_not_beside(self, values: Mapping[str, Any]) -> Optional[str]:
-        """Returns why the setting does not apply with the values of other settings.
-
-        Args:
-          values: The values of the other settings by name.
-
-        Returns:
-          A sentence; None if it applies.
-        """
+        """Returns why the setting does not apply with the values of other settings."""
         for other, fitting in self.only_with.items():
             if values[other] not in fitting:
                 *most, last = fitting
@@ -153,17 +146,7 @@ class Setting:
         return None
 
     def read(self, text: str) -> Any:
-        """Reads the value from a text.
-
-        Args:
-          text: The value on a command line; commas join the items of a tuple.
-
-        Returns:
-          The value, which is not checked.
-
-        Raises:
-          SettingError: If the text is not of this setting's kind.
-        """
+        """Converts the text of a command line; commas join the items of a tuple."""
         read = _TRUTHS.__getitem__ if self.type is bool else self.type
         try:
             if self.is_tuple:
@@ -178,12 +161,6 @@ class Setting:
 
         A path becomes its text, a NumPy number a Python number, and a single text a
         tuple if the setting is a tuple of texts.
-
-        Args:
-          value: The value. Values that need no conversion are returned unchanged.
-
-        Returns:
-          The value, which is not checked.
         """
         if self.is_tuple and self.type is str and isinstance(value, (str, os.PathLike)):
             value = (value,)
@@ -204,15 +181,7 @@ class Setting:
         )
 
     def check(self, value: Any, name: str = "") -> None:
-        """Checks a value's type, its bounds and choices.
-
-        Args:
-          value: The value.
-          name: The setting's name in the error; if empty, its own.
-
-        Raises:
-          SettingError: If the value is not allowed.
-        """
+        """Checks a value's type, its bounds and choices."""
         if value is None and self.is_optional:
             return
         reason = None
@@ -278,13 +247,6 @@ def with_none_defaults(kind: type[T]) -> type[T]:
     """Decorator that makes None the default of all settings of a dataclass.
 
     The fields keep their types, and in `Setting.default` the value that replaces None.
-
-    Args:
-      kind: A class with fields of its own and of bases that are dataclasses; not yet a
-        dataclass itself.
-
-    Returns:
-      The class, to be made a frozen dataclass.
     """
     fields = {
         name: field
@@ -355,16 +317,7 @@ def check(instance: Any, prefix: str = "") -> None:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Checks that argument names are fields of a dataclass with settings.
-
-    Args:
-      kind: The dataclass.
-      given: The names.
-
-    Raises:
-      TypeError: If a name is no field; for a paper's symbol the error gives the field's
-        name.
-    """
+    """Checks that argument names are fields of a dataclass with settings."""
     names = [field.name for field in dataclasses.fields(kind)]
     symbols = {each.symbol: each.name for each in settings_of(kind)}
     for name in given:
@@ -385,16 +338,7 @@ def _finite(number: Any) -> bool:
 
 
 def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None:
-    """Checks that a function can be called with positional arguments.
-
-    Args:
-      function: The function.
-      name: Its name in the error.
-      arguments: The names of the arguments, separated by commas.
-
-    Raises:
-      TypeError: If it cannot.
-    """
+    """Checks that a function can be called with positional arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # Some built-in functions have no signature.

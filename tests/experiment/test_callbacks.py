@@ -6,7 +6,6 @@ import types
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from docs.examples.early_stopping import EarlyStopping
 from docs.examples.wandb_callback import WandB
@@ -127,26 +126,6 @@ def test_the_wandb_callback_of_the_documentation_logs_every_round_once(
     assert started[0]["config"]["total_rounds"] == 2
 
 
-def test_a_run_that_is_killed_when_it_was_ended_stays_ended(run, tiny_data, tmp_path):
-    whole = run(tmp_path / "unbroken", callbacks=[Stopping(last=4)])
-    with pytest.raises(LookupError):
-        # After the checkpoint, before the summary.
-        run(tmp_path / "a", callbacks=[Stopping(last=4, fails_at_end=True)])
-    tiny_data.asked.clear()
-    result = run(tmp_path / "a")
-    assert not tiny_data.asked
-    assert result.summary["stopped_early"] == whole.summary["stopped_early"]
-    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
-
-
-def test_the_last_round_of_a_run_that_was_ended_is_evaluated(run, tmp_path):
-    result = run(tmp_path, rounds_per_evaluation=2, callbacks=[Stopping(last=3)])
-    last = result.rows[-1]["evaluation/accuracy"]
-    assert last is not None and result.summary["final_accuracy"] == last
-    table = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert len(table) == 4 and str(last) in table[-1]
-
-
 def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_path):
     run(
         tmp_path,
@@ -167,15 +146,3 @@ def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_pa
 def test_what_it_keeps_must_have_a_name_of_its_own(run, tmp_path):
     with pytest.raises(ValueError, match="Noting.keep returns rounds.txt, which"):
         run(tmp_path, callbacks=[Noting(), Noting()])
-
-
-def test_rows_of_events_can_be_seen_before_the_run_ends(run, tmp_path):
-    seen = []
-
-    def look(row):
-        (path,) = tmp_path.glob("events.out.tfevents.*")
-        events = tf.compat.v1.train.summary_iterator(str(path))
-        seen.append(max(event.step for event in events))
-
-    run(tmp_path, total_rounds=2, on_round=look)
-    assert seen == [1, 2]

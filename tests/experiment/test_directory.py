@@ -95,12 +95,3 @@ def test_a_file_is_refused_with_setting_value_and_reason(tmp_path):
         directory.RunDirectory(tmp_path / "file")
     reason = "it is a file; give a directory."
     assert caught.value.args == ("output_dir", tmp_path / "file", reason)
-
-
-def test_lists_that_an_older_version_wrote_as_text_are_lists(tmp_path):
-    run = directory.RunDirectory(tmp_path / "run")
-    run.begin({"accuracy_at_rounds": "5,10", "devices": None, "batch_size": 4})
-    run.close()
-    found = directory.RunDirectory(tmp_path / "run").config
-    assert found["accuracy_at_rounds"] == [5, 10]
-    assert (found["devices"], found["batch_size"]) == (None, 4)

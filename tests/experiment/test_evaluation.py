@@ -132,26 +132,6 @@ def test_a_keras_model_is_refused_with_a_sentence(data):
         models.LearningModel(model_fn())
 
 
-def test_keras_layers_may_be_made_in_a_graph_before_the_first_call(data):
-    x, y = data
-
-    def keras_model_fn():
-        flatten, dense = tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)
-        blocks = [[flatten], [dense]]
-        return models.LearningModel(
-            models.from_keras_blocks(blocks, input_shape=(8, 8, 1))
-        )
-
-    evaluate = experiment.CentralEvaluation(keras_model_fn, x, y, preprocess_fn=scale)
-    weights = random_weights(keras_model_fn, 1)
-    kernel, bias = weights.trainable
-    # As TFF does when it builds a process.
-    with tf.Graph().as_default():
-        keras_model_fn()
-    logits = scale(x).numpy().reshape(23, 64) @ kernel + bias
-    assert evaluate(weights)["accuracy"] == np.mean(logits.argmax(-1) == y)
-
-
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_only_a_model_with_an_output_per_class_has_an_accuracy(outputs):
     """The largest of one number would always be the first."""

@@ -1,6 +1,5 @@
 """What a run trains, evaluates, reports and writes, and which arguments make none."""
 
-import asyncio
 import json
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow_federated as tff
 from tests.experiment import finished
 from tests.experiment.finished import Notes, Wrapped, results
 from tests.experiment.stopping import StopHere, StopsAfter
-from tff_reg import curves, data, experiment, runtime
+from tff_reg import data, experiment, runtime
 from tff_reg.experiment.rounds import metrics
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -158,14 +157,6 @@ def test_the_mean_of_all_clients_is_evaluated_with_the_server_model(
     assert "evaluation_all_clients/loss" not in rows[0]
 
 
-def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
-    async def in_a_notebook():
-        return run(total_rounds=2)
-
-    result = asyncio.run(in_a_notebook())
-    assert [row["round_num"] for row in result.rows] == [1, 2]
-
-
 def fail(given):
     raise RuntimeError("no memory")
 
@@ -243,14 +234,3 @@ def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process):
 def test_what_makes_no_run_is_refused(run, wrong, error, words):
     with pytest.raises(error, match=words):
         run(**wrong)
-
-
-def test_the_picture_has_what_was_measured(tmp_path, run, monkeypatch):
-    drawn = {}
-
-    def keep(path, curves_drawn, **_):
-        drawn.update({each.name: list(each.rounds) for each in curves_drawn})
-
-    monkeypatch.setattr(curves, "write_curves", keep)
-    run(tmp_path, total_rounds=3, rounds_per_evaluation=2)
-    assert drawn == {"test": [2, 3], "training, clients' mean": [1, 2, 3]}

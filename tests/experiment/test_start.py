@@ -1,8 +1,6 @@
 """`tff_reg.run`: what a notebook or a script calls."""
 
-import inspect
 import json
-import sys
 import types
 import warnings
 
@@ -20,7 +18,6 @@ from tests.experiment.own_runs import (
     TRAIN,
     X,
     Y,
-    confidence,
     examples,
     keras_model,
     rate,
@@ -205,20 +202,6 @@ def test_examples_of_training_can_be_held_out_and_ones_model_trained_on_a_task()
         tff_reg.run(**given, model=keras_model(), task="digits")
 
 
-def test_a_metric_that_changes_its_arguments_changes_no_other_number():
-    def changing(labels, predictions):
-        labels[:] = 0
-        predictions[:] = 0.0
-        return 1.0
-
-    found = [
-        run_own(total_rounds=2, metrics={**extra, "confidence": confidence}).metrics
-        for extra in ({}, {"changing": changing})
-    ]
-    for name in ("evaluation/accuracy", "evaluation/confidence"):
-        np.testing.assert_array_equal(*(each[name] for each in found))
-
-
 class Factor(keras.layers.Layer):
     factor = 1.0
 
@@ -281,13 +264,6 @@ def test_the_plot_is_a_figure_with_the_curves(own, tmp_path):
         experiment.RunResult(None, None, None, [], {}, lambda: None).plot()
 
 
-def test_without_pandas_the_rows_are_named(own, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    vars(lazy.pandas).pop("DataFrame", None)
-    with pytest.raises(ImportError, match="pip install pandas.*result.rows has the"):
-        _ = own.result.metrics
-
-
 def test_test_examples_of_classes_that_no_client_has_are_told(capsys):
     run_own(client_data=(X, np.minimum(Y, 1)), total_rounds=1, progress=None)
     count = int((TEST[1] == 2).sum())
@@ -301,10 +277,3 @@ def test_a_keras_model_has_no_projector_of_ours(tmp_path):
     assert config["projector"] == "none"
     with pytest.raises(ValueError, match="arrays given from Python, which are not in"):
         trained.load(tmp_path)
-
-
-def test_the_help_lists_all_arguments():
-    known = {*experiment.RunConfig.__dataclass_fields__}
-    assert known | {"client_data", "test_data", "metrics"} <= {
-        *inspect.signature(tff_reg.run).parameters
-    }

@@ -238,11 +238,7 @@ def _carry_out(
     tasks: Any,
     say: Callable[..., None],
 ) -> dict[str, str]:
-    """Carries out the runs; returns the reasons of failed runs by the runs' names.
-
-    Raises:
-      ValueError, TrainingError: The error of the first run, if all failed.
-    """
+    """Carries out the runs; returns the reasons of failed runs by the runs' names."""
     failed: dict[str, str] = {}
     errors = []
     # A finished run with the user's functions, data or model is checked again.

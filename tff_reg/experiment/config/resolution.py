@@ -32,14 +32,7 @@ def resolve(
     settings: Sequence[Setting],
     tasks: Any,
 ) -> dict[str, Any]:
-    """Finds a value for every setting of a run.
-
-    Args:
-      given: The given settings by name, hyperparameters of methods included.
-      recipe: The checked settings of the given recipe; empty without one.
-      settings: All settings but hyperparameters of methods.
-      tasks: The module `tasks`, as for `RunConfig.resolved`.
-    """
+    """Finds a value for every setting; `recipe` has the settings of a recipe."""
     chosen = {**recipe, **given, "recipe": None, "settings_of": None}
     if "process" not in chosen:
         raise SettingError(

@@ -238,12 +238,7 @@ class RunConfig(
         return super().__new__(cls)
 
     def __post_init__(self):
-        """Checks the given values.
-
-        Raises:
-          SettingError: If a value is not allowed, or a strength is of no method of the
-            process.
-        """
+        """Checks the given values."""
         known = {each.name: each for each in settings_of(self)}
         values = {n: each.adopt(getattr(self, n)) for n, each in known.items()}
         values["process"] = values["process"] or None
@@ -277,11 +272,7 @@ class RunConfig(
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):
-        """Makes a config from settings by name, strengths included.
-
-        Raises:
-          SettingError: If there is no such setting, or a value is not allowed.
-        """
+        """Makes a config from settings by name, strengths included."""
         names = {each.name for each in settings_of(cls)} | {"settings_from"}
         own = {name: value for name, value in values.items() if name in names}
         rest = {name: value for name, value in values.items() if name not in names}
@@ -381,9 +372,6 @@ def listed(process: Optional[str] = None) -> list[Setting]:
     """Returns all settings, heading by heading, required ones first.
 
     The strengths of the process's methods come last; of all methods, if None.
-
-    Raises:
-      UnknownProcessError: If there is no such process.
     """
     hyperparameters = [
         dataclasses.replace(each.setting, name=each.flag, group=HYPERPARAMETERS)

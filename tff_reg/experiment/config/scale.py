@@ -42,12 +42,7 @@ class Scale:
     fraction: float | None
 
     def __call__(self, name: str, value: int) -> int:
-        """Returns the scaled value of one number.
-
-        Args:
-          name: A setting that is scaled, or 'train_examples' or 'test_examples'.
-          value: The unscaled number, at least 1.
-        """
+        """Returns the scaled value of one number."""
         if self.fraction is None:
             return min(value, TINY_MOST[name])
         if name in _NOT_IN_PROPORTION:
@@ -57,15 +52,9 @@ class Scale:
     def settings(
         self, values: Mapping[str, Any], given: Container[str]
     ) -> dict[str, int]:
-        """Returns the scaled settings of a run.
+        """Returns the scaled settings; `tiny` leaves the `given` ones as they are.
 
-        Args:
-          values: All settings by name.
-          given: The names of given settings, which 'tiny' leaves as they are.
-
-        Returns:
-          New values by name. The partition `domain` keeps its number of clients, since
-          each domain has its own clients.
+        The partition `domain` keeps its number of clients: each domain has its own.
         """
         scaled = [name for name in TINY_MOST if name not in _OF_DATA]
         left = {name: self(name, values[name]) for name in scaled}
@@ -81,14 +70,7 @@ class Scale:
 
 
 def parse(text: str) -> Scale:
-    """Parses the value of the setting `scale`.
-
-    Args:
-      text: 'tiny', or a number above 0 and of at most 1.
-
-    Raises:
-      SettingError: If it is something else.
-    """
+    """Returns the scale of a setting: `tiny`, or a number above 0 and of at most 1."""
     if text == TINY:
         return Scale(None)
     try:

@@ -116,9 +116,5 @@ class TaskSettings(process_settings.PopulationSettings):
     )
 
     def __post_init__(self):
-        """Checks all settings.
-
-        Raises:
-          SettingError: If a value is not allowed.
-        """
+        """Checks all settings."""
         check(self)

@@ -279,12 +279,7 @@ class Plot(Callback):
 def accuracy_curves(
     table: metrics.MetricsTable, settings: Mapping[str, Any]
 ) -> list[curves.Curve]:
-    """Returns the curves of the accuracies that a run measured.
-
-    Args:
-      table: The metrics of its rounds.
-      settings: Its settings, or its summary, by name.
-    """
+    """Returns the curves of the accuracies that a run measured."""
     tested = metrics.tested(settings)
     rounds = [int(number) for number in table.column(metrics.ROUND)]
     drawn = []

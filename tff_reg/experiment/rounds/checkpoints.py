@@ -45,12 +45,7 @@ class Checkpoint:
         return self.path / name
 
     def verify(self) -> None:
-        """Compares every file with the manifest.
-
-        Raises:
-          CheckpointDamagedError: If a file is missing, unexpected or different, or
-            the manifest itself cannot be read. The message says which.
-        """
+        """Compares every file with the manifest; raises a CheckpointDamagedError."""
         try:
             manifest = files.read_json(self.path / _MANIFEST)
             expected = dict(manifest["files"])
@@ -85,16 +80,7 @@ class CheckpointStore:
     """The checkpoints of one run."""
 
     def __init__(self, directory: files.PathLike, *, keep: int = 3):
-        """Initialises the store; nothing is read or written yet.
-
-        Args:
-          directory: Directory of the checkpoints, made at the first `save`.
-          keep: How many of the newest to keep; at least 2, so that one is left if the
-            newest is damaged.
-
-        Raises:
-          ValueError: If `keep` is less than 2.
-        """
+        """Initialises the store; nothing is read or written yet."""
         if keep < 2:
             raise ValueError(
                 f"keep is {keep}; keep at least 2 checkpoints, so that one is left"
@@ -121,10 +107,7 @@ class CheckpointStore:
     ) -> Optional[Checkpoint]:
         """Returns the newest checkpoint that is whole; damaged ones are deleted.
 
-        Args:
-          report: Called with one sentence for every damaged checkpoint.
-          also_verify: Verifies the files elsewhere that the checkpoint names; raises a
-            `CheckpointDamagedError` if one is damaged.
+        `report` gets a sentence for each; `also_verify` looks at files elsewhere.
         """
         found = None
         for checkpoint in reversed(self.all()):
@@ -146,11 +129,8 @@ class CheckpointStore:
     def save(self, round_num: int, parts: Mapping[str, PartWriter]) -> Checkpoint:
         """Writes a checkpoint with all its parts atomically, and deletes old ones.
 
-        Args:
-          round_num: Rounds done so far. Checkpoints of this or a later round are
-            deleted, since the run was continued from an earlier one.
-          parts: For each part a function that writes a file or a directory to a given
-            path.
+        Checkpoints of this or a later round go, since the run was continued from an
+        earlier one. Each part is a function that writes a file or directory to a path.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         for checkpoint in self.all():

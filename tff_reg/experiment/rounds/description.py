@@ -304,11 +304,7 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
 def protocol(values: Mapping[str, Any]) -> str:
     """Describes settings that runs have in common.
 
-    Args:
-      values: The settings that all of them have, JSON values by name.
-
-    Returns:
-      Phrases joined by commas; a phrase is left out if one of its settings is missing.
+    A phrase is left out if one of its settings is missing.
     """
     # The path of a split file is left out; older runs have no listed rates.
     config = types.SimpleNamespace(
@@ -347,15 +343,7 @@ def resumption(config: ResolvedConfig) -> str:
 
 
 def troubles(counts: Mapping[str, Any]) -> str:
-    """Describes rejected clients, idle rounds and failed ends of runs.
-
-    Args:
-      counts: `rejected_clients` and `rounds_without_training` of a `summary.json` or
-        their sums; `ends_finite`, or `not_finite`, in how many runs it is False.
-
-    Returns:
-      Phrases joined by commas; empty without troubles.
-    """
+    """Describes rejected clients, idle rounds and ends that are not finite."""
     rejected, idle = counts["rejected_clients"], counts["rounds_without_training"]
     not_finite = counts.get("not_finite", not counts.get("ends_finite", True))
     phrases = []

@@ -74,12 +74,7 @@ class RunDirectory:
     """A run's directory. Nothing is written before `begin`."""
 
     def __init__(self, path: files.PathLike):
-        """Reads the config of a directory, which need not exist.
-
-        Raises:
-          DirectoryError: If there is something at `path` that is not a run's
-            directory: a file, or a directory with other things in it.
-        """
+        """Reads the config of a directory, which need not exist."""
         self.path = pathlib.Path(path)
         self.checkpoints = checkpoints.CheckpointStore(self.path / "checkpoints")
         self._lock: Optional[int] = None
@@ -138,23 +133,13 @@ class RunDirectory:
         return max(summary["rounds"], stopped.get("total_rounds", 0)) >= total_rounds
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Checks that the run there, if any, can be continued with these settings.
-
-        Raises:
-          DirectoryError: If a setting differs that changes the run's numbers, or the
-            run cannot be continued to this number of rounds.
-        """
+        """Checks that the run there, if any, can be continued with these settings."""
         self.check_settings(settings)
         if "total_rounds" in settings:
             self.check_rounds(settings)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Compares settings with the settings of the directory's run, if there is one.
-
-        Raises:
-          DirectoryError: If one differs that changes the run's numbers; the message
-            names the first, with both values.
-        """
+        """Compares settings with those of the run there, if there is one."""
         if self._config is None:
             return
         # A run may be continued to more rounds: `check_rounds` checks these settings.
@@ -175,12 +160,7 @@ class RunDirectory:
             )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
-        """Checks that the run there can be continued to another number of rounds.
-
-        Raises:
-          DirectoryError: If more rounds are done than asked, or the learning rate
-            of the rounds already done depends on the total.
-        """
+        """Checks that the run there can be continued to another number of rounds."""
         if self._config is None:
             return
         before, total = self._config.get("total_rounds"), settings["total_rounds"]
@@ -212,14 +192,8 @@ class RunDirectory:
     def begin(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Takes the directory for this process and writes `config.json`.
 
-        Args:
-          config: The config, JSON values by name. The machine and the code of a run
-            that is there are kept.
-          overwrite: Delete what an earlier run left here (and nothing else).
-
-        Raises:
-          DirectoryError: If another process is running in this directory.
-          SettingError: If it cannot be written to.
+        The machine and the code of a run that is there are kept; `overwrite` deletes
+        what an earlier run left (and nothing else).
         """
         try:
             files.make_directory(self.path, "output_dir")
@@ -308,17 +282,6 @@ class RunDirectory:
     def write_weights(self, arrays: Mapping[str, Any], name: str = WEIGHTS) -> None:
         """Writes arrays by the name of their variable to a file such as `WEIGHTS`."""
         files.write_bytes(self._file(name), files.npz(arrays))
-
-    def damaged_weights(self) -> list[str]:
-        """Returns the names of the weights' files that exist but cannot be read."""
-        damaged = []
-        for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
-            try:
-                if self._file(name).exists():
-                    files.check_npz(self._file(name))
-            except files.DamagedError:
-                damaged.append(name)
-        return damaged
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""

@@ -182,9 +182,7 @@ class CentralEvaluation:
                 lambda *parts: np.concatenate(parts), *predictions
             )
             for name, metric in self.metrics.items():
-                # Copies, as a function may change its arguments.
-                given = (tf.nest.map_structure(np.copy, v) for v in (self._y, whole))
-                totals[name] = _value(name, metric, *given)
+                totals[name] = _value(name, metric, self._y, whole)
         return totals
 
 

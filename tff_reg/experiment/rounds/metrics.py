@@ -43,26 +43,14 @@ Cell = Union[int, float, str]
 
 
 def tested(settings: Mapping[str, Any]) -> str:
-    """Returns the kind of examples on which a run's accuracies are measured.
-
-    Args:
-      settings: The run's settings, or its summary, by name.
-
-    Returns:
-      `test`, or `held-out` for training examples that nobody trains on.
-    """
+    """Returns `test`, or `held-out` for training examples that nobody trains on."""
     return "test" if settings.get("validation_share") is None else "held-out"
 
 
 def round_metrics(metrics: Any) -> dict[str, Any]:
-    """Returns the scalars among the metrics that `LearningProcess.next` returns.
+    """Returns the scalars of the metrics of `LearningProcess.next` by their columns.
 
-    Args:
-      metrics: Nested structure. `client_work/train/NAME` becomes `training/NAME`;
-        anything else keeps its path as its name. Other values are left out.
-
-    Returns:
-      NumPy scalars by name, training metrics first.
+    `client_work/train/NAME` becomes `training/NAME`, anything else keeps its path.
     """
     training, others = {}, {}
     for path, leaf in tree.flatten_with_path(metrics):
@@ -83,24 +71,13 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
 
 
 def rejected_clients(row: Mapping[str, Any]) -> int:
-    """Counts the clients of a round whose updates were left out.
-
-    Returns:
-      Their number; 0 if the metrics do not contain it.
-    """
+    """Counts the clients of a round whose updates were left out."""
     names = ("training/rejected_clients", "client_work/rejected_clients")
     return int(next(filter(None, map(row.get, names)), 0))
 
 
 def take_not_finite(row: dict[str, Any]) -> list[str]:
-    """Removes the counts of methods' non-finite numbers from a row.
-
-    Args:
-      row: A round's metrics, changed in place.
-
-    Returns:
-      Names of the methods that had such numbers.
-    """
+    """Removes the counts of non-finite numbers; returns the methods that had some."""
     counts = {name: row.pop(name) for name in [*row] if name.endswith(_NOT_FINITE)}
     return sorted({name.split("/")[-2] for name, count in counts.items() if count})
 
@@ -138,15 +115,7 @@ class MetricsTable:
         return table
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row.
-
-        Args:
-          row: Values by column, with `round_num`. The table has the columns that every
-            run has, and then the other columns of the first row.
-
-        Raises:
-          ValueError: If a later row has a column that the first did not have.
-        """
+        """Adds a row; the first one fixes the columns."""
         if self._columns is None:
             others = [name for name in row if name not in FIRST_COLUMNS]
             self._columns = [*FIRST_COLUMNS, *others]

@@ -62,16 +62,7 @@ def epsilon(
     num_clients: int,
     releases: Releases = Releases(False, False),
 ) -> float:
-    """Computes the epsilon of a run, for the replacement of one client.
-
-    Args:
-      noise_multiplier: z, see `aggregators.PrivateMeanFactory`.
-      delta: The delta of (epsilon, delta)-differential privacy.
-      rounds: Rounds trained.
-      clients_per_round: Clients in a cohort.
-      num_clients: Clients in all.
-      releases: What a round releases.
-    """
+    """Computes epsilon for the replacement of one client; z is the noise multiplier."""
     if noise_multiplier == 0:
         return math.inf
     # A sum of vectors of norm C changes by 2 C; two sums are one of twice the length.
@@ -89,15 +80,7 @@ def epsilon(
 
 
 def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """Returns the guarantee of a run, for `summary.json`.
-
-    Args:
-      settings: Resolved settings, with `aggregator` dp.
-      rounds: Rounds trained.
-
-    Returns:
-      JSON values by name; `epsilon` is None where there is no guarantee.
-    """
+    """Returns the guarantee of a run, for `summary.json`; epsilon None is none."""
     releases = releases_of(ResolvedConfig.load(settings).methods)
     found = epsilon(
         noise_multiplier=settings["dp_noise_multiplier"],
@@ -121,12 +104,7 @@ def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def in_words(guarantee: Mapping[str, Any]) -> list[str]:
-    """Describes a guarantee in sentences.
-
-    Returns:
-      The guarantee and its limits, and one line each if clients' memory or uploads
-      would break it.
-    """
+    """Describes a guarantee in sentences."""
     process, found = guarantee["process"], guarantee["epsilon"]
     shown = "none, there is no noise" if found is None else f"{found:.4g}"
     lines = [

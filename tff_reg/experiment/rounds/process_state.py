@@ -79,16 +79,7 @@ def _from_array(name: str, array: Any, like: Any):
 
 
 def write_state(path: files.PathLike, state: Any) -> None:
-    """Writes the leaves of `state` to `path`, named by their place in it.
-
-    Args:
-      path: File to write (plainly; the caller makes it atomic).
-      state: Nested structure (dicts, lists, tuples, attrs classes) of numbers,
-        arrays, tensors or strings.
-
-    Raises:
-      TypeError: If a leaf is something else.
-    """
+    """Writes the leaves of `state` to `path`, named by their place in it."""
     arrays = {}
     for parts, leaf in tree.flatten_with_path(state):
         arrays[_name(parts)] = _to_array(_name(parts), leaf)
@@ -96,20 +87,9 @@ def write_state(path: files.PathLike, state: Any) -> None:
 
 
 def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any:
-    """Reads a state that `write_state` wrote.
+    """Reads a state that `write_state` wrote, into a structure like `like`.
 
-    Args:
-      path: The file.
-      like: A state of the same process, for instance `process.initialize()`.
-      keep: Prefixes of the names that are not read, but stay as in `like`,
-        whatever the file has there.
-
-    Returns:
-      A structure like `like` with the stored values, arrays as `np.ndarray`.
-
-    Raises:
-      StateMismatchError: If names, shapes or dtypes differ from those of `like`.
-      files.DamagedError: If the file cannot be read.
+    Names that begin with one of `keep` are not read and stay as in `like`.
     """
     expected = [(_name(parts), leaf) for parts, leaf in tree.flatten_with_path(like)]
     kept = tuple(keep)
@@ -133,13 +113,7 @@ class ClientStates:
     """The states of all clients, in memory or in a directory."""
 
     def __init__(self, initial_state: Any, directory: Optional[files.PathLike] = None):
-        """Begins with the initial state for every client.
-
-        Args:
-          initial_state: The state of a client that never took part.
-          directory: Where the states are kept, made when first needed; None keeps them
-            in memory.
-        """
+        """Begins with the initial state for every client."""
         self._initial_state = initial_state
         self._directory = None if directory is None else pathlib.Path(directory)
         self._in_memory: dict[str, Any] = {}
@@ -187,11 +161,7 @@ class ClientStates:
         path.write_text(text + "\n", "utf-8")
 
     def verify(self, index_path: pathlib.Path) -> None:
-        """Compares all files that an index names with their checksums.
-
-        Raises:
-          checkpoints.CheckpointDamagedError: If one is missing or different.
-        """
+        """Compares all files that an index names with their checksums."""
         if self._directory is None:
             return
         for name, digest in _read_index(index_path).values():
@@ -246,12 +216,7 @@ class ProcessState:
     """
 
     def __init__(self, process: Process, directory: Optional[pathlib.Path]):
-        """Begins with the initial state.
-
-        Args:
-          process: The process.
-          directory: Directory of the clients' states; None keeps them in memory.
-        """
+        """Begins with the initial state."""
         self._process = process
         self.server: Any = process.initialize()
         self._clients: Optional[ClientStates] = None
@@ -302,20 +267,12 @@ class ProcessState:
         return parts
 
     def verify(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Checks the clients' states that a checkpoint names.
-
-        Raises:
-          CheckpointDamagedError: If one is missing or different.
-        """
+        """Checks the clients' states that a checkpoint names."""
         if self._clients is not None:
             self._clients.verify(checkpoint.part(CLIENT_STATES))
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Restores a checkpoint's state.
-
-        Raises:
-          StateMismatchError: If it is not a state of this process.
-        """
+        """Restores a checkpoint's state."""
         if self._clients is not None:
             self._clients.restore(checkpoint.part(CLIENT_STATES))
         self.server = read_state(checkpoint.part(STATE), like=self.server)

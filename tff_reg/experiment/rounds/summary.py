@@ -28,22 +28,11 @@ _MUST_BE_FINITE = (
     metrics.ALL_CLIENTS_ACCURACY,
 )
 
-# The parts of a summary that depend on the requested rounds and targets.
-_WHAT_IS_WANTED = ("accuracy_at_rounds", "rounds_to_target")
-
 
 def moving_average(
     values: Sequence[float], momentum: float = EMA_MOMENTUM
 ) -> list[float]:
-    """Computes an exponential moving average over the evaluated rounds.
-
-    Args:
-      values: One number per evaluated round.
-      momentum: m of a_t = m a_(t-1) + (1 - m) x_t, where a_0 = x_0.
-
-    Returns:
-      As many numbers; NaN from the first NaN on.
-    """
+    """Computes a_t = m a_(t-1) + (1 - m) x_t, a_0 = x_0; NaN from the first NaN on."""
     averages: list[float] = []
     for value in values:
         if averages:
@@ -55,23 +44,11 @@ def moving_average(
 def summarize(
     table: metrics.MetricsTable, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Computes the summary of a run.
+    """Computes `summary.json` from the rounds; `settings` are those of `config.json`.
 
-    Args:
-      table: One row per round; at least one row.
-      settings: The values of `config.json`, some of which are copied. The lists
-        `accuracy_at_rounds` and `target_accuracies` are the requested rounds and
-        targets; `target_measure` and `target_model` choose what must reach a target.
-
-    Returns:
-      JSON values by name; None for a value that was not measured, is not finite, or was
-      not reached. Accuracies are 0 to 1, on the test set, or with a `validation_share`
-      on the held-out training examples; `ema` marks their moving average, `all_clients`
-      the accuracies of the mean of all clients' last models.
-      `rejected_clients` counts the updates that were not finite and were left out,
-      `rounds_without_training` the rounds in which nobody trained; `ends_finite` says
-      whether the last round's losses and accuracies are finite. With differentially
-      private aggregation there is `privacy`, see `tff_reg.experiment.rounds.privacy`.
+    None stands for what was not measured, is not finite, or was not reached. Accuracies
+    are 0 to 1; `ema` marks their moving average, `all_clients` those of the mean of all
+    clients' last models. `rejected_clients` counts updates that were left out.
     """
     rows = table.rows()
     measured = _measured(rows, metrics.EVALUATION_ACCURACY)
@@ -183,33 +160,23 @@ def of_finished_run(
 ) -> Optional[dict[str, Any]]:
     """Returns the summary of a finished run, with the requested rounds and targets.
 
-    Args:
-      directory: The `RunDirectory`; nothing is written there.
-      settings: `total_rounds`, and the requested rounds and targets as for `summarize`.
-
-    Returns:
-      The contents for `summary.json`; None if no run of at least `total_rounds` has
-      finished there, or its files are inconsistent or damaged, so that it has to be
-      done again from its last checkpoint.
+    None if fewer than `total_rounds` are done, or `metrics.csv` is damaged: the run is
+    then done again from its last checkpoint.
     """
     if directory.config is None or not directory.is_finished(settings["total_rounds"]):
-        return None
-    if directory.damaged_weights():
         return None
     stored = directory.summary()
     try:
         text = (directory.path / "metrics.csv").read_text("utf-8")
         table = metrics.MetricsTable.parse(text)
-        summary = summarize(table, directory.config)
+        summary = summarize(table, {**directory.config, **_wanted(settings)})
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    results = {name: summary[name] for name in summary if name not in _WHAT_IS_WANTED}
-    if any(stored.get(name, value) != value for name, value in results.items()):
+    if summary["rounds"] != stored["rounds"]:
         return None
-    wanted = summarize(table, {**directory.config, **_wanted(settings)})
     if STOPPED_EARLY in stored:
-        wanted[STOPPED_EARLY] = stored[STOPPED_EARLY]
-    return wanted
+        summary[STOPPED_EARLY] = stored[STOPPED_EARLY]
+    return summary
 
 
 def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,11 +190,7 @@ def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    """Returns the result of `of_finished_run`; updates `summary.json` if it differs.
-
-    Raises:
-      DirectoryError: If `summary.json` cannot be written.
-    """
+    """Returns the result of `of_finished_run`; updates `summary.json` if it differs."""
     summary = of_finished_run(directory, settings)
     if summary is not None and summary != directory.summary():
         directory.begin({**directory.config, **_wanted(settings)})

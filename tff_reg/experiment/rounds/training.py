@@ -399,8 +399,6 @@ class Rounds:
             if not self.are_done:
                 # Drops the evaluation of a round that was evaluated only as the last.
                 run.table.keep_evaluations(run.rounds_per_evaluation)
-        for name in directory.damaged_weights():
-            run.say(f"{name} is damaged: it is written again.")
         # Work of the last process beyond its checkpoint is deleted and done again.
         self._state.delete_unnamed(directory.checkpoints.all())
         directory.delete_results()
