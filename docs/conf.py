@@ -31,6 +31,7 @@ extensions = [
 exclude_patterns = [
     "site",
     "generated/alternatives.md",
+    "generated/api/index.md",
     "generated/by_role.md",
     "generated/roles.md",
 ]

@@ -1,71 +1,58 @@
-"""The reference: a page for each package and module, and docstrings as RST."""
+"""The reference: a page for each public package and module; docstrings as RST."""
 
 import importlib
 import inspect
-import pkgutil
 import re
 import textwrap
 
 from tff_reg.methods import overview
 
-PACKAGE = "tff_reg"
-# Modules that no reader of a reference looks for.
-_SKIPPED = ("__main__",)
+# What the reference has: the public names of packages, and modules as a whole.
+PACKAGES = (
+    "tff_reg",
+    "tff_reg.experiment",
+    "tff_reg.training",
+    "tff_reg.methods",
+    "tff_reg.models",
+    "tff_reg.data",
+    "tff_reg.data.partitions",
+    "tff_reg.runtime",
+    "tff_reg.analysis",
+)
+MODULES = (
+    "tff_reg.testing",
+    "tff_reg.settings",
+    "tff_reg.data.augmentation",
+    "tff_reg.data.partition_report",
+    "tff_reg.training.aggregators",
+    "tff_reg.experiment.rounds.programs",
+    "tff_reg.analysis.figures",
+    "tff_reg.tasks.task_defaults",
+)
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
 
 
 def pages():
-    """The pages of the packages and their modules by file."""
-    found_pages, waiting = {}, [PACKAGE]
-    while waiting:
-        name = waiting.pop(0)
-        package = importlib.import_module(name)
-        modules, packages = [], []
-        for found in pkgutil.iter_modules(package.__path__, f"{name}."):
-            if found.name.rpartition(".")[2] in _SKIPPED:
-                continue
-            (packages if found.ispkg else modules).append(found.name)
-        waiting += packages
-        found_pages[f"api/{name}.md"] = _package_page(package, modules, packages)
-        for each in modules:
-            if each not in _pages_of_methods():
-                # In no list at the side, which would be as long as the library.
-                text = f"# {each}\n\n{automodule(each)}\n"
-                found_pages[f"api/{each}.md"] = f"---\norphan: true\n---\n\n{text}"
-    return found_pages
+    """The pages of the packages and modules by file, and the page that lists them."""
+    found = {f"api/{name}.md": _package_page(name) for name in PACKAGES}
+    for name in MODULES:
+        found[f"api/{name}.md"] = f"# {name}\n\n{automodule(name)}\n"
+    listed = "\n".join(f"../generated/api/{name}" for name in (*PACKAGES, *MODULES))
+    found["api/index.md"] = f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+    return found
 
 
-def _pages_of_methods():
-    return {
-        method.__module__: f"../methods/{name}"
-        for name, method in overview.ours().items()
-    }
-
-
-def _package_page(package, modules, packages):
-    name = package.__name__
+def _package_page(name):
+    package = importlib.import_module(name)
     parts = [f"# {name}", text_of(package)]
-    rows = []
-    for each in sorted(getattr(package, "__all__", ())):
+    for each in sorted(package.__all__):
         value = getattr(package, each)
-        if callable(value) and text_of(value):
+        kind = "class" if inspect.isclass(value) else "function"
+        # A constant says what it is in its module.
+        if text_of(value) and getattr(value, "__module__", "").startswith("tff_reg"):
             full = f"{value.__module__}.{value.__qualname__}"
-            rows.append([f"{{py:obj}}`{each} <{full}>`", _sentence(text_of(value))])
-    if rows:
-        parts += [f"What `{name}` itself offers:", table(["name", "what"], rows)]
-    places = _pages_of_methods()
-    rows = [
-        [
-            f"{{doc}}`{each.rpartition('.')[2]} <{places.get(each, each)}>`",
-            _sentence(text_of(importlib.import_module(each))),
-        ]
-        for each in modules
-    ]
-    if rows:
-        parts += ["Its modules:", table(["module", "what"], rows)]
-    if packages:
-        lines = "\n".join(packages)
-        parts.append(f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```")
+            options = "   :members:\n   :show-inheritance:\n" * (kind == "class")
+            parts.append(f"```{{eval-rst}}\n.. auto{kind}:: {full}\n{options}```")
     return "\n\n".join(parts) + "\n"
 
 
