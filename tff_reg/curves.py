@@ -76,16 +76,6 @@ def draw_curves(
     """Draws curves, at least one, with bands.
 
     Each curve's name and last value stand to the right of its end.
-
-    Args:
-      curves: The curves.
-      title: Title of the figure.
-      subtitle: The line below the title.
-      across: Label of the horizontal axis.
-      note: Text below the axes, in small letters.
-
-    Returns:
-      A figure with one pair of axes, which a notebook shows as a picture.
     """
     axes = new_axes()
     bounds = _draw(axes, curves)
@@ -240,17 +230,7 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Returns the nearest places to wanted ones that keep a distance from each other.
-
-    Args:
-      wanted: The wanted places.
-      gap: Minimum distance of two; `(len(wanted) - 1) * gap` is at most `high - low`.
-      low: Lower bound of the places.
-      high: Upper bound of the places.
-
-    Returns:
-      The places, ranked as `wanted`, with the least sum of squared distances to it.
-    """
+    """Returns places near the wanted ones that keep a distance from each other."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     # Isotonic regression after subtracting the gaps: neighbours in the wrong order are
     # pooled at their mean.

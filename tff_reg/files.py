@@ -31,11 +31,7 @@ class DamagedError(ValueError):
 
 
 def check_writable(path: PathLike, setting: str) -> None:
-    """Checks that a file or a directory could be written at `path`; creates nothing.
-
-    Raises:
-      SettingError: If it could not.
-    """
+    """Checks that a file or a directory could be written at `path`; creates nothing."""
     try:
         # Fails if the working directory of this process has been deleted.
         whole = pathlib.Path(path).absolute()
@@ -47,22 +43,14 @@ def check_writable(path: PathLike, setting: str) -> None:
 
 
 def check_place(path: PathLike, setting: str) -> None:
-    """Checks that `path` could be written to its directory, which must exist.
-
-    Raises:
-      SettingError: If there is no such directory, or nothing can be written to it.
-    """
+    """Checks that `path` could be written to its directory, which must exist."""
     if not pathlib.Path(path).parent.is_dir():
         raise SettingError(setting, path, "there is no such directory.")
     check_writable(path, setting)
 
 
 def make_directory(path: PathLike, setting: str) -> pathlib.Path:
-    """Makes a directory and its parents if missing; checks that it is writable.
-
-    Raises:
-      SettingError: If it cannot be made or written to.
-    """
+    """Makes a directory and its parents if missing; checks that it is writable."""
     path = pathlib.Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -96,19 +84,7 @@ def sync_tree(directory: PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike, is_waited_for: bool = True) -> Iterator[pathlib.Path]:
-    """Yields a temporary path for a file or a directory; renames it on success.
-
-    Args:
-      path: The final name. A file there is replaced; a directory must not exist.
-      is_waited_for: Whether to flush it to the disk; if not, call `sync` later.
-
-    Yields:
-      A path that does not exist yet, in the same directory. When the block raises,
-      what was written there is deleted and `path` stays as it was.
-
-    Raises:
-      OSError: If it cannot be written; names `path` if the system's error has no name.
-    """
+    """Yields a temporary path for a file or a directory; renames it on success."""
     path = pathlib.Path(path)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     delete(temporary)
@@ -140,11 +116,7 @@ def write_text(path: PathLike, content: str) -> None:
 
 
 def read_json(path: PathLike) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-      DamagedError: If the file is missing, damaged or no JSON object.
-    """
+    """Reads a JSON object."""
     try:
         found = json.loads(pathlib.Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -168,15 +140,7 @@ def npz(arrays: Mapping[str, Any]) -> bytes:
 def read_npz(
     path: PathLike, is_wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, np.ndarray]:
-    """Reads arrays of an `.npz` file, without pickles, and verifies their checksums.
-
-    Args:
-      path: The file.
-      is_wanted: Function from an array's name to whether to read it.
-
-    Raises:
-      DamagedError: If it is missing, damaged or no `.npz` file of plain arrays.
-    """
+    """Reads arrays of an `.npz` file, without pickles, and verifies their checksums."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files if is_wanted(name)}

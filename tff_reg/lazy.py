@@ -114,12 +114,6 @@ def module(name: str) -> Any:
     """Returns a placeholder for a module of `tff_reg` that needs TensorFlow or Ray.
 
     An attribute set on the returned object, as tests do, is not set on the module.
-
-    Args:
-      name: The full name, such as "tff_reg.runtime.native".
-
-    Returns:
-      An object that imports the module when one of its attributes is looked up.
     """
     return _LazyModule(name)
 

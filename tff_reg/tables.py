@@ -26,15 +26,7 @@ def from_csv(text: str) -> list[dict[str, str]]:
 
 
 def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataFrame:
-    """Returns the rows as a pandas DataFrame, with NaN for None.
-
-    Args:
-      rows: Values by column.
-      otherwise: Name of the object that has the rows without pandas, for the error.
-
-    Raises:
-      ImportError: If pandas is not installed.
-    """
+    """Returns the rows as a pandas DataFrame, with NaN for None."""
     try:
         return pandas.DataFrame([*rows]).fillna(math.nan)
     except ImportError as error:
@@ -47,12 +39,7 @@ def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataF
 def to_markdown(
     columns: Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]],
 ) -> list[str]:
-    """Makes a Markdown table with the first column left-aligned, others right-aligned.
-
-    Args:
-      columns: The cells of each column by its heading, or pairs of heading and cells,
-        whose headings may repeat; at least one column.
-    """
+    """Makes a Markdown table; all columns but the first are right-aligned."""
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     heads, cells = zip(*pairs)
     widths = [max(map(len, [head, *own])) for head, own in zip(heads, cells)]
@@ -79,15 +66,7 @@ _LATEX = {
 
 
 def to_latex(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Makes a `tabular` with the rules of the LaTeX package booktabs.
-
-    Args:
-      columns: The cells of each column by its heading, as for `to_markdown`; at least
-        one column. A cell such as `**93.1**` is bold.
-
-    Returns:
-      The lines.
-    """
+    """Makes a `tabular` with the rules of the LaTeX package booktabs."""
 
     def text(cell: str) -> str:
         is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")

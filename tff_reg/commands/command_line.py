@@ -98,11 +98,6 @@ def execute(
     This is not done by absl's `app.run`: imported inside it, TensorFlow lists its
     devices before it switches to eager execution, and from then on `==` of two tensors
     in a `tf.function` of this thread is False, whatever their values.
-
-    Args:
-      main: The command.
-      stop: The `Interruption`, which has taken over the signals.
-      argv: Its arguments; by default the arguments of this Python process.
     """
     scratch.use_own_folder()
     try:
@@ -146,13 +141,7 @@ def define_flags(
     settings: Optional[Iterable[Setting]] = None,
     key: Container[str] = (),
 ) -> None:
-    """Defines a flag per setting. A flag that is not given is None.
-
-    Args:
-      given: The set of flags.
-      settings: The settings; by default those of a run and `VERBOSITY`.
-      key: The names of settings that `--help` lists, beside those without a group.
-    """
+    """Defines a flag per setting, None if not given; `--help` lists those in `key`."""
     for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
         flag = flags.Flag(
@@ -186,14 +175,7 @@ def parse(
 ) -> list[str]:
     """Parses the arguments after a command's name; returns those that are no flags.
 
-    Args:
-      argv: The arguments.
-      given: The set of flags.
-      usage: The text that `--help` prints above the flags; begins with the command.
-      takes_words: Whether arguments that are no flags are allowed.
-
-    Raises:
-      Ended: After the help, or if the flags are wrong (exit code 2).
+    `usage`, which begins with the command, is what `--help` prints above the flags.
     """
     command = usage.split()[0]
     flags.DEFINE_bool("help", False, "Prints the main flags.", given, short_name="h")
@@ -233,11 +215,7 @@ def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
 
 
 def needed(name: str, value: Any) -> Any:
-    """Returns the value of a required flag.
-
-    Raises:
-      SettingError: If it is missing.
-    """
+    """Returns the value of a required flag."""
     if not value:
         raise SettingError(name, None, "it is missing; --help says what it is.")
     return value
@@ -269,10 +247,6 @@ def as_typed(text: str) -> str:
 
 
 def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
-    """Prints an error in one line on stderr and ends; exit code 2 is for wrong flags.
-
-    Raises:
-      Ended: Always.
-    """
+    """Prints an error in one line and ends; exit code 2 is for wrong flags."""
     print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
     raise Ended(exit_code)

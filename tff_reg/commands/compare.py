@@ -104,17 +104,7 @@ class Table:
         self._targets = config.target_accuracies
 
     def write(self, done, groups, tuned=None, is_last=True):
-        """Writes the files of finished runs.
-
-        Args:
-          done: The `batch.Batch` that carries out the analyses.
-          groups: Directories of runs by the row's name in the table.
-          tuned: As for `experiment.compare`.
-          is_last: Whether all runs have ended; only then are they analysed.
-
-        Returns:
-          Whether there was anything to write.
-        """
+        """Writes the files of finished runs."""
         groups = {name: paths for name, paths in groups.items() if paths}
         if not groups:
             return False
@@ -183,13 +173,7 @@ def print_protocol(common, processes, grid):
 
 @command_line.command
 def main(argv, stop, executor=None):
-    """Plans the runs, carries them out and tabulates them.
-
-    Args:
-      argv: The arguments.
-      stop: The `Interruption` for the message and the clean-up.
-      executor: Runs the commands; by default each in its own process.
-    """
+    """Plans the runs, carries them out and tabulates them."""
     given = read_flags(argv)
     common, tuner, planned, grid = None, None, [], {}
     try:

@@ -103,13 +103,7 @@ def plan(given, name):
 
 @command_line.command
 def main(argv, stop, executor=None):
-    """Plans the runs, carries them out, analyses and tabulates them.
-
-    Args:
-      argv: The arguments.
-      stop: The `Interruption` for the message and the clean-up.
-      executor: Runs the commands; by default each in its own process.
-    """
+    """Plans the runs, carries them out, analyses and tabulates them."""
     given = flags.FlagValues()
     own = [*config_lib.listed(), *_OWN, _LIST, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "scale"))

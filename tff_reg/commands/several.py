@@ -13,11 +13,7 @@ from tff_reg.settings import SettingError
 
 
 def value_of(given, setting):
-    """Returns the value of a setting's flag, or the setting's default.
-
-    Raises:
-      SettingError: If the value is not allowed.
-    """
+    """Returns the value of a setting's flag, or the setting's default."""
     value = given[setting.name].value
     if value is None:
         return setting.default
@@ -26,11 +22,7 @@ def value_of(given, setting):
 
 
 def requested(given):
-    """Returns the settings that flags give to all runs.
-
-    Raises:
-      SettingError: If both `jobs_on` and `runtime` are Ray.
-    """
+    """Returns the settings that flags give to all runs."""
     found = command_line.requested(given)
     if given.jobs_on == jobs.RAY:
         if found.get("runtime") == "ray":
@@ -64,10 +56,6 @@ def begin(given, planned, stop, executor=None, where=None):
     """Makes the `batch.Batch` of planned runs, which a signal stops.
 
     `where` is the directory of the runs; None for `output_dir`.
-
-    Raises:
-      SettingError: If the number of jobs is not allowed, or the directory is not
-        writable.
     """
     done = batch.Batch(
         planned,
@@ -88,12 +76,7 @@ def begin(given, planned, stop, executor=None, where=None):
 
 @contextlib.contextmanager
 def carried_out(done, fail):
-    """Handles the errors of a `with` body that runs a batch and writes its files.
-
-    Args:
-      done: The batch.
-      fail: Ends the command with one line.
-    """
+    """Handles the errors of a `with` body that runs a batch and writes its files."""
     try:
         yield
     except jobs.Interrupted as error:

@@ -128,11 +128,7 @@ def tabulate(
 
 
 def write(table: table_lib.Table, output_dir: files.PathLike) -> None:
-    """Writes the `FILES` of a table.
-
-    Raises:
-      SettingError: If nothing can be written to the directory.
-    """
+    """Writes the `FILES` of a table."""
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     _write_curves(directory, table)

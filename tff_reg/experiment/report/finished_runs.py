@@ -93,18 +93,7 @@ def read(
     columns: Sequence[str] = (),
     weights: str = WEIGHTS.default,
 ) -> Run:
-    """Reads a finished run.
-
-    Args:
-      path: Its directory.
-      wanted: Rounds and targets, as for `summary.of_finished_run`.
-      columns: Columns of the analyses, of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
-      weights: The weights of `FLATNESS_COLUMNS`; `CLIENTS_COLUMNS` are of the server's.
-
-    Raises:
-      ComparisonError: If it is not finished, or lacks an analysis that a column needs.
-      DirectoryError: If the directory is not a run's.
-    """
+    """Reads a finished run."""
     directory = directory_lib.RunDirectory(path)
     summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
     if summary is None:
@@ -129,17 +118,7 @@ def is_analysed(
     weights: str = WEIGHTS.default,
     settings: Mapping[str, Any] = {},
 ) -> bool:
-    """Returns whether a finished run's analyses have the results that columns need.
-
-    Args:
-      path: The run's directory.
-      columns: As for `read`.
-      weights: As for `read`.
-      settings: Required settings of `bin/analyze hessian`, by name.
-
-    Returns:
-      Whether they have them, with these settings or larger numbers of samples.
-    """
+    """Returns whether a finished run's analyses have the results that columns need."""
     try:
         made = read(path, {}, columns, weights).analyses.get(HOW, {})
         return all(

@@ -106,17 +106,7 @@ class Protocol:
 def of(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Container[str] = ()
 ) -> Protocol:
-    """Returns the protocol of runs.
-
-    Args:
-      groups: By group name, the configs (JSON values by name) of runs that differ only
-        in their seed.
-      chosen: Settings that tuning chose for each group.
-
-    Returns:
-      The protocol. A setting that a config lacks, as configs of older versions and of
-      third-party processes may, is unknown.
-    """
+    """Returns the protocol of runs."""
     firsts = {name: configs[0] for name, configs in groups.items()}
     owned = {name: _required_by_methods(config) for name, config in firsts.items()}
     common, differences = {}, {}
@@ -208,15 +198,7 @@ def _own(
 
 
 def asked(common: config_lib.RunConfig) -> config_lib.RunConfig:
-    """Returns the request for compared runs, with one protocol for all of them.
-
-    Args:
-      common: The request for all runs. If it has neither `recipe` nor `settings_of`,
-        the task's settings apply.
-
-    Returns:
-      The request, with one of the two.
-    """
+    """Returns the request for compared runs, with one protocol for all of them."""
     if common.recipe is not None or common.settings_of is not None:
         return common
     return dataclasses.replace(common, settings_of=config_lib.TASK)

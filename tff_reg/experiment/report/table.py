@@ -222,11 +222,7 @@ class Table:
 
 
 def parse_columns(names: Sequence[str]) -> list[str]:
-    """Checks the names of columns.
-
-    Raises:
-      SettingError: If one does not exist or is there twice.
-    """
+    """Checks the names of columns."""
     names = tuple(names)
     COLUMNS_SETTING.check(names)
     for name in names:

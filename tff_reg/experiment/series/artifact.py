@@ -128,11 +128,7 @@ def split(quantity: str) -> tuple[str, Optional[str]]:
 
 
 def head(quantity: str) -> str:
-    """Returns the heading of a quantity in a table.
-
-    Raises:
-      KeyError: If there is no such quantity.
-    """
+    """Returns the heading of a quantity in a table."""
     kind, at = split(quantity)
     if at is None:
         return _HEADS[quantity]
@@ -153,15 +149,7 @@ def number(
     values: Sequence[Sequence[Optional[float]]],
     last_round: int,
 ) -> Number:
-    """Makes a number of a cell.
-
-    Args:
-      cell: The cell.
-      quantity: Its quantity.
-      published: The paper's text.
-      values: The runs' values in the paper's units: one list of seeds per recipe.
-      last_round: The number of rounds of the longest run.
-    """
+    """Makes a number of a cell."""
     seeds = min(map(len, values))
     if not seeds:
         return Number(cell, quantity, published, _NONE, None, None, 0)
@@ -200,17 +188,7 @@ def write(
     notes: Sequence[str],
     output_dir: files.PathLike,
 ) -> None:
-    """Writes `table.csv` and `table.md`.
-
-    Args:
-      artifact: The table or figure.
-      numbers: Its numbers.
-      notes: Sentences below the table.
-      output_dir: The directory; made if it is not there.
-
-    Raises:
-      SettingError: If nothing can be written there.
-    """
+    """Writes `table.csv` and `table.md`."""
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     rows = [_csv_row(number) for number in numbers]

@@ -53,15 +53,7 @@ def analyses_for(
     weights: str = finished_runs.WEIGHTS.default,
     settings: Mapping[str, Any] = {},
 ) -> list[Analysis]:
-    """Returns the analyses that columns need and a finished run lacks.
-
-    Args:
-      directory: The run's directory.
-      name: The run's name for people.
-      columns: As for `finished_runs.read`.
-      weights: As for `finished_runs.read`.
-      settings: Settings of `bin/analyze hessian` that differ from the defaults.
-    """
+    """Returns the analyses that columns need and a finished run lacks."""
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
         for kind in (
@@ -111,18 +103,7 @@ class Batch:
         executor: Any = None,
         say: Callable[..., None] = print,
     ):
-        """Starts nothing.
-
-        Args:
-          planned: The runs.
-          start: The command line that starts commands: `tff_reg.commands.START`.
-          jobs: Number of runs at a time.
-          verbosity: The runs' verbosity. Their output is shown on a terminal, or if it
-            is at least 0, unless several run at a time or `executor` is given.
-          executor: Runs the commands: has the `execute` and `stop` of
-            `jobs_lib.ChildProcesses`; None for child processes.
-          say: Prints a line, like `print`.
-        """
+        """Starts nothing."""
         is_verbose = verbosity is not None and verbosity >= 0
         is_seen = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
         self._planned = list(planned)
@@ -167,13 +148,7 @@ class Batch:
         ]
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run; returns None, or why it failed, in one line.
-
-        Raises:
-          Interrupted: If a signal stopped it.
-          WrongFlagsError: If it is the first run that is started here, and it reports
-            wrong flags.
-        """
+        """Carries out a run; returns None, or why it failed, in one line."""
         is_first, self._is_first = self._is_first, False
         status, said = self._executor.execute(self._command(planned))
         if status == _WRONG_FLAGS and is_first:
@@ -183,14 +158,7 @@ class Batch:
         return _why(status, said)
 
     def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
-        """Runs the unfinished runs.
-
-        Args:
-          on_finished: Called after each run that finishes.
-
-        Raises:
-          Interrupted, WrongFlagsError: As for `run_one`.
-        """
+        """Runs the unfinished runs."""
 
         def head(number: int) -> str:
             name = self._planned[number].name
@@ -220,12 +188,7 @@ class Batch:
                 on_finished()
 
     def analyse(self, analyses: Sequence[Analysis]) -> None:
-        """Carries out analyses; each kind in as many processes as there are jobs.
-
-        Raises:
-          ValueError: If one fails.
-          Interrupted: If a signal stopped one.
-        """
+        """Carries out analyses; each kind in as many processes as there are jobs."""
         kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
         for each in analyses:
             kinds.setdefault((each.subject, each.flags), []).append(each)

@@ -95,13 +95,7 @@ class ChildProcesses:
     """Executor of commands in child processes, which end with this process."""
 
     def __init__(self, *, is_watched: bool, jobs: int = 1):
-        """Starts nothing.
-
-        Args:
-          is_watched: Whether to show the commands' output; if not, it is dropped, and
-            `execute` returns the last line of errors.
-          jobs: Number of threads that may `execute` at a time.
-        """
+        """Starts nothing."""
         self._is_watched = is_watched
         self._jobs = jobs
         self._free = list(range(jobs))
@@ -110,14 +104,7 @@ class ChildProcesses:
         self._lock = threading.Lock()
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """Runs a command to its end; the calling thread must live as long.
-
-        Returns:
-          Its exit status and its last line of errors.
-
-        Raises:
-          Interrupted: If a signal or `stop` ended it.
-        """
+        """Runs a command to its end; the calling thread must live as long."""
         with tempfile.TemporaryFile() as errors:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
             with self._lock:

@@ -79,23 +79,7 @@ def plan(
     seeds: Sequence[int] = (0,),
     tasks: Any = lazy.tasks,
 ) -> list[PlannedRun]:
-    """Plans the runs of a series: every process with every seed, seed by seed.
-
-    Args:
-      common: The request for all runs; strengths go to the processes that have them.
-        If it has neither `recipe` nor `settings_of`, the task's settings apply.
-        `output_dir` holds the directories of the runs, `PROCESS-seedSEED`.
-      processes: Process names, or `all`.
-      seeds: Seeds.
-      tasks: The module `tasks`, or an object with its `names` and `defaults`.
-
-    Returns:
-      The runs; nothing is started or written.
-
-    Raises:
-      SettingError: If a run cannot be set up.
-      DirectoryError: If a run's directory holds something else, or another run.
-    """
+    """Plans the runs of a series: every process with every seed, seed by seed."""
     names, seeds = process_names(processes), tuple(seeds)
     common = protocol.asked(common)
     check_each_once(SEEDS, seeds)
@@ -111,12 +95,7 @@ def plan(
 def plan_run(
     asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
 ) -> PlannedRun:
-    """Plans one run: checks it, and whether it is finished; `tasks` is as for `plan`.
-
-    Raises:
-      SettingError: If the run cannot be set up.
-      DirectoryError: If its directory holds something else, or another run.
-    """
+    """Plans one run: checks it, and whether it is finished."""
     checked = CheckedRun(asked, tasks)
     config = checked.config
     name = name or f"{config.process}, seed {config.seed}"
@@ -137,11 +116,7 @@ def of_process(
 
 
 def process_names(processes: Sequence[str]) -> list[str]:
-    """Returns the canonical names of processes; `all` alone stands for every method.
-
-    Raises:
-      SettingError: If one is no process, or is there twice.
-    """
+    """Returns the canonical names of processes; `all` alone stands for every method."""
     processes = tuple(processes)
     if processes == (ALL,):
         return list(catalogue.names())
@@ -159,16 +134,7 @@ def process_names(processes: Sequence[str]) -> list[str]:
 def check_each_once(
     setting: Setting, values: tuple, found: Optional[Sequence[Any]] = None
 ) -> None:
-    """Checks that a list is not empty and has no item twice.
-
-    Args:
-      setting: The setting whose value the list is.
-      values: The list.
-      found: The values that its items stand for; None for the items themselves.
-
-    Raises:
-      SettingError: If the list is empty, has an item twice, or a value not allowed.
-    """
+    """Checks that a list is not empty and has no item twice."""
     setting.check(values)
     if not values:
         raise SettingError(setting.name, None, "it is missing; give one or several.")
@@ -179,11 +145,7 @@ def check_each_once(
 
 
 def check_directory(path: str) -> None:
-    """Checks that a path can be the directory of several runs.
-
-    Raises:
-      DirectoryError: If it is a file, or the directory of a run.
-    """
+    """Checks that a path can be the directory of several runs."""
     folder = pathlib.Path(path)
     reason = None
     if folder.exists() and not folder.is_dir():

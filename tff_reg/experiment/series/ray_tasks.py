@@ -76,18 +76,7 @@ class RayTasks:
     """Executor of commands as Ray tasks."""
 
     def __init__(self, address: Optional[str], number: int, cpus: int, gpus: float):
-        """Connects to Ray.
-
-        Args:
-          address: As for `ray_cluster.Cluster`.
-          number: Number of jobs at a time.
-          cpus: Cores per job.
-          gpus: GPUs per job; may be a fraction.
-
-        Raises:
-          SettingError: If the address is none.
-          UnreachableError: If there is no Ray, or none of its nodes has room for a job.
-        """
+        """Connects to Ray."""
         try:
             ray_cluster.check_address(address or "auto")
         except ValueError as error:
@@ -111,11 +100,7 @@ class RayTasks:
         self._lock = threading.Lock()
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """Does what `jobs.ChildProcesses.execute` does.
-
-        Raises:
-          Interrupted: If `stop` was called.
-        """
+        """Does what `jobs.ChildProcesses.execute` does."""
         with self._lock:
             if self._is_stopped:
                 raise jobs.Interrupted(signal.SIGINT)

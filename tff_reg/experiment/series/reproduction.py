@@ -56,20 +56,7 @@ class Reproduction:
         runs_dir: str,
         tasks: Any = lazy.tasks,
     ):
-        """Plans; nothing is started or written.
-
-        Args:
-          artifact: The table or figure.
-          common: The request for all runs beside their recipes; strengths apply to the
-            methods that have them.
-          seeds: Seeds, with each of which every recipe runs.
-          runs_dir: Directory of the runs, `RECIPE-seedN`.
-          tasks: The module `tasks`, or an object with its functions.
-
-        Raises:
-          SettingError: If a run cannot be set up.
-          DirectoryError: If a run's directory holds something else, or another run.
-        """
+        """Plans; nothing is started or written."""
         self.artifact = artifact
         self.seeds = tuple(seeds)
         self.is_tiny = common.scale == scale_lib.TINY
@@ -179,14 +166,7 @@ class Reproduction:
         ]
 
     def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
-        """Computes the numbers of the table, cell by cell.
-
-        Returns:
-          One number per quantity of each cell.
-
-        Raises:
-          ComparisonError: If a run lacks an analysis that a number needs.
-        """
+        """Computes the numbers of the table, cell by cell."""
         there = {run.directory for run in finished}
         return [
             number for cell in self.artifact.cells for number in self._of(cell, there)
@@ -228,11 +208,7 @@ class Reproduction:
         return finished_runs.read(run.directory, wanted, columns, weights), rounds
 
     def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
-        """Writes `table.csv` and `table.md` of the result of `numbers`.
-
-        Raises:
-          SettingError: If nothing can be written to the directory.
-        """
+        """Writes `table.csv` and `table.md` of the result of `numbers`."""
         artifact_lib.write(self.artifact, numbers, self._notes(numbers), output_dir)
 
     def _notes(self, numbers: Sequence[Number]) -> list[str]:
@@ -298,12 +274,7 @@ def _content(run: series.PlannedRun) -> str:
 
 
 def check_runs_dir(common: RunConfig, runs_dir: str) -> None:
-    """Checks that a directory can hold the runs of a request.
-
-    Raises:
-      SettingError: If the request has a recipe or a process.
-      DirectoryError: If it is a file, or the directory of a run.
-    """
+    """Checks that a directory can hold the runs of a request."""
     if common.recipe is not None or common.process is not None:
         name = "recipe" if common.recipe is not None else "process"
         reason = "leave it out: the table says what runs."

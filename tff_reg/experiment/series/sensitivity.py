@@ -27,13 +27,7 @@ Row = dict[str, Any]
 
 
 def write(rows: Sequence[Row], names: Sequence[str], directory: pathlib.Path) -> None:
-    """Writes `FILES`; without numbers to draw, no figure.
-
-    Args:
-      rows: From `tuning.Tuning.rows`.
-      names: The settings of the grid, in order.
-      directory: The directory, which must exist.
-    """
+    """Writes `FILES`; without numbers to draw, no figure."""
     if not rows:
         return
     files.write_text(directory / FILES[0], tables.to_csv(rows))
@@ -49,9 +43,6 @@ def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
     """Draws the panels, leaving out settings with fewer runs than others.
 
     The arguments are as for `write`.
-
-    Returns:
-      The matplotlib figure; None if no method tried two values of a setting.
     """
     # A mean over fewer seeds cannot be compared with the others.
     most = max((row["runs"] for row in rows), default=0)

@@ -51,14 +51,7 @@ _FIXED = (
 
 
 def parse(text: str) -> dict[str, tuple]:
-    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
-
-    Returns:
-      The values by the settings' names.
-
-    Raises:
-      SettingError: If the text is no grid, or a value is not allowed.
-    """
+    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`."""
     known = {each.name: each for each in config_lib.listed()}
     grid: dict[str, tuple] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -139,19 +132,7 @@ class Tuning:
         seeds: Sequence[int] = (0,),
         tasks: Any = lazy.tasks,
     ):
-        """Plans; nothing is started or written.
-
-        Args:
-          common: As for `series.plan`; the runs are in `tuning` in its `output_dir`.
-          grid: From `parse`.
-          processes: As for `series.plan`.
-          seeds: As for `series.plan`; every combination runs with every seed.
-          tasks: As for `series.plan`.
-
-        Raises:
-          SettingError: If a run cannot be set up.
-          DirectoryError: If a run's directory holds something else, or another run.
-        """
+        """Plans; nothing is started or written."""
         given = common.given()
         for name in grid:
             if name in given:
@@ -209,15 +190,7 @@ class Tuning:
         ]
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
-        """Returns the best setting of each process.
-
-        Args:
-          finished: The finished runs; a setting with a missing run is not chosen.
-
-        Returns:
-          The result of each process, except processes without a setting that ended
-          finite.
-        """
+        """Returns the best setting of each process."""
         found = {name: Tuned({}) for name, tried in self._tried.items() if not tried}
         for process, tried in self._results(finished).items():
             complete = [each for each in tried if each.is_complete]
@@ -234,15 +207,7 @@ class Tuning:
         return {name: found[name] for name in self._tried if name in found}
 
     def rows(self, finished: Sequence[series.PlannedRun]) -> list[dict[str, Any]]:
-        """Returns the rows of `grid.csv`: the result of every setting that was tried.
-
-        Args:
-          finished: As for `best`.
-
-        Returns:
-          Values by column; None for a setting that the method does not have, and for
-          the accuracy if no run has finished.
-        """
+        """Returns the rows of `grid.csv`: the result of every combination."""
         best = self.best(finished)
         found = []
         for process, tried in self._results(finished).items():
@@ -283,18 +248,7 @@ class Tuning:
     def plan(
         self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
     ) -> list[series.PlannedRun]:
-        """Plans the final runs, which train on all examples with the best settings.
-
-        Args:
-          tuned: From `best`.
-          tasks: As for `series.plan`.
-
-        Returns:
-          The runs of each process in `tuned`, seed by seed.
-
-        Raises:
-          DirectoryError: If a run's directory holds something else, or another run.
-        """
+        """Plans the final runs, which train on all examples with the best settings."""
         return [
             series.plan_run(
                 series.of_process(self._with(tuned[process].settings), process, seed),
