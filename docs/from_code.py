@@ -141,7 +141,7 @@ def method_page(name):
     before, formula, after = text.split("$$", 2)
     parts = [
         f"# {title}",
-        method.card.idea,
+        _card_of(name).idea,
         f"$${formula}$$",
         _card(name, method),
         "## In detail",
@@ -206,9 +206,15 @@ def _accuracies(name):
     return "; ".join(found)
 
 
+def _card_of(name):
+    card = overview.ours()[name].card
+    assert card is not None, name
+    return card
+
+
 def _cost(name):
     value = _rows_of("which-by-skew.csv").get(name, {}).get("cost")
-    if overview.ours()[name].card.role == cards.SERVER and not value:
+    if _card_of(name).role == cards.SERVER and not value:
         return "FedAvg's"
     return f"{value} of FedAvg's ({{ref}}`step-costs`)" if value else ""
 
