@@ -42,13 +42,6 @@ def test_any_name_of_a_client_will_do(store):
     assert _values(store.load(names)) == [2, 3, 4, 5, 6]
 
 
-def test_nothing_is_written_before_a_state_is_stored(tmp_path):
-    store = process_state.ClientStates(INITIAL, tmp_path / "states")
-    store.load(["a"])
-    store.delete_unnamed([])
-    assert not (tmp_path / "states").exists()
-
-
 def test_an_index_brings_the_states_of_its_moment_back(tmp_path):
     store = process_state.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a", "b"], [_state(2), _state(3)], 1)

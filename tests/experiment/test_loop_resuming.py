@@ -20,8 +20,6 @@ pytestmark = pytest.mark.usefixtures("in_process")
     [
         # The first of the best, and not again after the resume.
         ([0.5, 0.75, 0.75, 0.25], 1, 4, 1),
-        # The third round is not in the checkpoint, and is not asked for again.
-        ([0.5, 0.25, 0.75], 2, 2, 0),
     ],
 )
 def test_the_model_of_the_best_round_that_was_done_is_kept(

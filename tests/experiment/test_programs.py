@@ -162,9 +162,3 @@ def test_a_killed_program_goes_on_to_the_same_end(
     for part in ("trainable", "non_trainable"):
         pairs = zip(getattr(found, part), getattr(expected, part))
         assert all(np.array_equal(a, b) for a, b in pairs)
-
-
-def test_a_program_with_another_seed_does_not_go_on(program, tmp_path):
-    program.run(tmp_path)
-    with pytest.raises(ValueError, match="begun with seed 3, and the seed is now 4"):
-        program.run(tmp_path, seed=4)

@@ -37,9 +37,6 @@ class Signals:
     def __init__(self):
         self.ends = []
 
-    def say(self, message):
-        self.message = message
-
     def before_exit(self, end):
         self.ends.append(end)
 
@@ -90,9 +87,8 @@ def test_what_is_about_to_run_is_said_and_it_goes_on_where_it_was(ran):
     assert pathlib.Path(ran.config.output_dir, "mine.txt").read_text() == "2"
 
 
-def test_who_ends_the_process_knows_what_is_kept_and_what_to_end(ran):
+def test_a_signal_ends_runtime_and_progress(ran):
     assert ran.told.ends == [runtime.shutdown, ran.first.close]
-    assert "and the same command goes on from there" in ran.told.message()
 
 
 def test_a_finished_run_gives_its_summary_at_once(ran):

@@ -1,5 +1,7 @@
 """The command line of `tff_reg.experiment.run`: `bin/run --process=fedalign`."""
 
+import functools
+
 from absl import flags
 
 from tff_reg import experiment
@@ -36,6 +38,7 @@ def main(argv, stop):
         where = checked.config.output_dir
         summary = checked.refresh_summary()
         if summary is None:
+            stop.say(functools.partial(description.resumption, checked.config))
             summary = checked.run(stop=stop).summary
         else:
             print(f"{where} is finished already; --overwrite starts anew.")

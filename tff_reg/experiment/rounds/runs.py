@@ -21,7 +21,6 @@ from tff_reg.experiment.rounds import (
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
-    metrics as metrics_lib,
     progress as progress_lib,
     summary as summary_lib,
 )
@@ -173,12 +172,10 @@ class CheckedRun:
     ) -> RunResult:
         """Carries out the run; more arguments as for `prepare`.
 
-        `stop` gets the message and the clean-up for a signal that ends the process.
+        `stop` gets the clean-up for a signal that ends the process.
         """
         stop = stop or interruption.Interruption()
         self.check_ready()
-        if self.directory is not None:
-            stop.say(functools.partial(description.resumption, self.config))
         with _running(self.config):
             # Not before the runtime runs: `shutdown` would wait for its start.
             stop.before_exit(runtime.shutdown)
@@ -200,7 +197,6 @@ class CheckedRun:
         `metrics` are those of the evaluation, more arguments those of `Training`.
         """
         config = self.config
-        progress.tested = metrics_lib.tested(self.values)
         where = runtime.describe()
         progress.say(where[0].upper() + where[1:])
         task = _task(config, self.tasks)
@@ -224,8 +220,11 @@ class CheckedRun:
         settings = {**self.values, **_records(config, task)}
         for line in [*header, *_remarks(config, task.client_data, y_test)]:
             progress.say(line)
+        aggregator = training.aggregators.build_model_aggregator(
+            **config.aggregation(), clients_per_round=config.clients_per_round
+        )
         return Training(
-            _process(config, task),
+            build_process(config, task, model_aggregator=aggregator),
             task.client_data,
             total_rounds=config.total_rounds,
             clients_per_round=config.clients_per_round,
@@ -333,14 +332,6 @@ def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]
         )
 
 
-def _process(config: ResolvedConfig, task: Any) -> Process:
-    """Returns the process of a run."""
-    aggregator = training.aggregators.build_model_aggregator(
-        **config.aggregation(), clients_per_round=config.clients_per_round
-    )
-    return build_process(config, task, model_aggregator=aggregator)
-
-
 def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """Returns what `config.json` has of data and model beside the settings."""
     found = {
@@ -349,12 +340,11 @@ def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     }
     if config.model is None:
         plan = task.model_fn.plan
-        network, weights = (
-            keras_copies.digest(plan.model),
-            digests.of_examples(*plan.values),
-        )
         found[identity.KERAS_MODEL] = digests.together(
-            {"network": network, "weights": weights}
+            {
+                "network": keras_copies.digest(plan.model),
+                "weights": digests.of_examples(*plan.values),
+            }
         )
     return found
 

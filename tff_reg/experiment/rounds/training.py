@@ -312,6 +312,7 @@ class Rounds:
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
+        self._progress.tested = metrics.tested(self._settings)
         self._callbacks: list[Callback] = [
             callbacks_lib.TensorBoard(),
             callbacks_lib.Plot(training.title, training.subtitle),
