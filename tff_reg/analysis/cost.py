@@ -99,25 +99,6 @@ def measure(
     >>> network = dict(model="cnn", norm="group", image_shape=(8, 8, 1), num_classes=3)
     >>> cost.measure("fedavg", **network).forward_mflops
     0.346496
-
-    Args:
-      process: A method or combination, such as "feddyn+man".
-      model: One of `tff_reg.models.MODEL_NAMES`.
-      image_shape: (height, width, channels).
-      num_classes: Number of classes.
-      norm: One of `tff_reg.models.NORM_NAMES`.
-      projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
-      strengths: Hyperparameters by flag name, such as {"gradaug_subnetworks": 1}.
-      settings: The other settings of the process, such as whether it keeps the mean of
-        all clients' last models; None takes the settings of the method's paper.
-      draws: Number of steps to average if the count depends on random draws.
-
-    Returns:
-      The cost.
-
-    Raises:
-      UnknownProcessError: If there is no such method or combination.
-      ValueError: If the method does not work with the model.
     """
     paper = catalogue.settings(process, ["projector"] if projector else [])
     model_fn = models.build_model_fn(
@@ -167,21 +148,7 @@ def count_multiply_adds(
     strengths: Mapping[str, Any] = {},
     draws: int = DEFAULT_DRAWS,
 ) -> MultiplyAdds:
-    """Counts the multiply-adds of a method's local step, for one example.
-
-    Args:
-      process: A method or combination.
-      model_fn: Makes the `tff_reg.models.LearningModel`, with the method's projector.
-      strengths: Hyperparameters by flag name.
-      draws: Number of steps to average if the count depends on random draws.
-
-    Returns:
-      The counts.
-
-    Raises:
-      UnknownProcessError: If there is no such method or combination.
-      ValueError: If the method does not work with the model.
-    """
+    """Counts the multiply-adds of a method's local step, for one example."""
     return _trace(catalogue.build(process, strengths), model_fn).count(draws)
 
 

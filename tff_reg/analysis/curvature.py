@@ -84,11 +84,7 @@ class Settings:
     )
 
     def __post_init__(self):
-        """Checks all settings.
-
-        Raises:
-          SettingError: If a setting is out of range.
-        """
+        """Checks all settings."""
         check(self)
         if self.clients == 1:
             reason = "it must be 0, or at least 2 for a comparison."
@@ -103,24 +99,7 @@ def measure(
     report: Callable[[str], None] = lambda line: None,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Measures a run and writes the files; resumes an interrupted call.
-
-    Args:
-      run: The run; a runtime must be in use (`tff_reg.runtime.use`).
-      settings: The quantities to measure.
-      output_dir: Directory of the files.
-      report: Called with a line of text before each quantity.
-      progress: Whether to draw progress bars.
-
-    Returns:
-      The content of `hessian.json`.
-
-    Raises:
-      SettingError: If `settings.clients` is above 0 and the run's weights are not the
-        server's, or if nothing can be written to `output_dir`.
-      TrainedRunError: If a client's state is damaged, or its training is not finite.
-      NonFiniteError: If a loss has no finite Hessian.
-    """
+    """Measures a run and writes the files; resumes an interrupted call."""
     if settings.clients and run.kind != "server":
         reason = f"it must be 0 with weights={run.kind}: clients train the server's."
         raise SettingError("clients", settings.clients, reason)
@@ -146,16 +125,7 @@ def _sum(found: dict[str, Any]) -> str:
 def global_examples(
     run: trained.TrainedRun, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws training examples of all clients, the same at every call.
-
-    Args:
-      run: The run.
-      count: Largest number of examples.
-      seed: Seed of the draw.
-
-    Returns:
-      The model's inputs, float32 [n, ...], and the labels, int [n].
-    """
+    """Draws training examples of all clients, the same at every call."""
     parts = [run.client_examples(name) for name in run.task.client_data.client_ids]
     everything = [np.concatenate(each) for each in zip(*parts)]
     return _drawn(everything, count, seed, "global")
@@ -386,17 +356,7 @@ def density(results: dict[str, Any]) -> Optional[tuple]:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the rows of `hessian.csv`.
-
-    Args:
-      found: The result of `measure`.
-
-    Returns:
-      Rows of quantity, value and standard error (None if there is none): lambda_max
-      (the eigenvalue of largest magnitude, which may be negative), trace, and with
-      clients h_n, h_d (None if a diagonal is smaller than its noise), h_n_code,
-      h_d_code, drift, drift_agreement and gradient_agreement.
-    """
+    """Returns the rows of `hessian.csv`."""
     results = found["results"]
     numbers = {
         "lambda_max": (results["eigenvalues"]["values"][0], None),

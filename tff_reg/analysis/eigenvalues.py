@@ -48,18 +48,6 @@ def largest(
     """Finds eigenvalues by Lanczos iteration with full reorthogonalisation.
 
     Logs a warning if the eigenvalues are less accurate than `tolerance`.
-
-    Args:
-      product: Multiplies a vector, float64 [size], with the matrix.
-      random: Returns the i-th random vector, float64 [size].
-      size: Order of the matrix.
-      k: Number of eigenvalues.
-      tolerance: See `Hessian.top_eigenvalues`.
-      most: Largest number of products.
-      dtype: Data type of the stored vectors.
-
-    Returns:
-      The eigenpairs.
     """
     found = _Estimates()
 

@@ -27,23 +27,7 @@ class Batch:
 
 
 def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
-    """Converts a caller's data into mini-batches that stay the same.
-
-    Args:
-      data: A tuple (x, y) or a mapping of arrays, to be cut into batches in order; or
-        a `tf.data.Dataset` or a list of batches, which stay as they are. A data set is
-        read only once, so that a shuffled one gives the same examples every time.
-      batch_size: Largest batch when arrays are cut.
-      for_model: Whether to convert batches to (x, y), from tuples of two or mappings
-        with 'x' and 'y'. Otherwise batches keep their structure.
-
-    Returns:
-      The batches.
-
-    Raises:
-      UnsuitableDataError: If there are no examples, or the data have another form.
-      ValueError: If `batch_size` is not positive.
-    """
+    """Converts a caller's data into mini-batches that stay the same."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, but is {batch_size}.")
     if isinstance(data, tf.data.Dataset):

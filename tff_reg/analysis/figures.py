@@ -36,15 +36,7 @@ _OF = {
 def analyses(
     made: reproduction.Reproduction, finished: Sequence[series.PlannedRun]
 ) -> list[batch.Analysis]:
-    """Returns the analyses that a figure still needs.
-
-    Args:
-      made: The reproduction.
-      finished: The reproduction's finished runs.
-
-    Returns:
-      The analyses that are missing or older than the run's last round.
-    """
+    """Returns the analyses that a figure still needs."""
     measured = _MEASURED.get(made.artifact.picture)
     if measured is None:
         return []
@@ -77,13 +69,7 @@ def write(
     finished: Sequence[series.PlannedRun],
     output_dir: files.PathLike,
 ) -> None:
-    """Draws the figure of the finished runs, if there are any.
-
-    Args:
-      made: The reproduction.
-      finished: The reproduction's finished runs.
-      output_dir: Directory of `figure.png`.
-    """
+    """Draws the figure of the finished runs, if there are any."""
     directory = pathlib.Path(output_dir)
     for name in FILES:
         files.delete(directory / name)

@@ -31,9 +31,6 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
     ...     product = tf.linalg.matmul(tf.zeros([2, 3]), tf.zeros([3, 5]))
     ...     multiply_adds([product])
     {'layers': 0, 'rest': 30, 'backward': 0}
-
-    Returns:
-      Python ints, or float64 scalars of the graph if sizes are known only when it runs.
     """
     totals = collections.Counter({_LAYERS: 0, _REST: 0, _BACKWARD: 0})
     for op, indices in operations_behind(tensors).items():

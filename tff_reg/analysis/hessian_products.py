@@ -31,10 +31,6 @@ class HessianProducts:
     Products are float64 on the host; each batch is computed in the variables' data
     type. The variables' values are read at every product.
 
-    Args:
-      objective: The loss and its variables.
-      batches: The examples.
-
     Attributes:
       variables: The variables that the loss is differentiated by.
       size: Number of weights.
@@ -72,12 +68,7 @@ class HessianProducts:
         return [slice(end - size, end) for size, end in zip(self._sizes, ends)]
 
     def product(self, vector: np.ndarray) -> np.ndarray:
-        """Multiplies the Hessian with a vector: [size] to float64 [size].
-
-        Raises:
-          NonFiniteError: If the result is not finite.
-          NoSecondDerivativeError: If TensorFlow lacks a derivative.
-        """
+        """Multiplies the Hessian with a vector: [size] to float64 [size]."""
         vector = tf.constant(vector, self._dtype)
         result = self._mean(self._product_of_batch, vector)
         if not np.all(np.isfinite(result)):
@@ -91,12 +82,7 @@ class HessianProducts:
         return result
 
     def gradient(self) -> np.ndarray:
-        """Computes the gradient of the mean loss, float64 [size].
-
-        Raises:
-          NonFiniteError: If the gradient is not finite.
-          NoSecondDerivativeError: If TensorFlow cannot differentiate the loss.
-        """
+        """Computes the gradient of the mean loss, float64 [size]."""
         result = self._mean(self._gradient_of_batch)
         if not np.all(np.isfinite(result)):
             raise NonFiniteError("The gradient of the loss is not finite.")
@@ -107,11 +93,7 @@ class HessianProducts:
         return float(self._mean(self._loss_of_batch))
 
     def flatten(self, values: Sequence) -> np.ndarray:
-        """Joins arrays shaped like the variables into one float64 vector [size].
-
-        Raises:
-          ValueError: If the arrays' number or shapes differ from the variables'.
-        """
+        """Joins arrays shaped like the variables into one float64 vector [size]."""
         arrays = [np.asarray(value, np.float64) for value in values]
         shapes = [array.shape for array in arrays]
         if shapes != [tuple(v.shape) for v in self.variables]:

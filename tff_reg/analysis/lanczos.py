@@ -49,20 +49,7 @@ def tridiagonalize(
     stop: Callable[[Tridiagonal], bool] = lambda result: False,
     another_start: Optional[Callable[[], np.ndarray]] = None,
 ) -> Tridiagonal:
-    """Runs the iteration, keeping the basis orthonormal by full reorthogonalisation.
-
-    Args:
-      product: Multiplies a vector [size] with the matrix.
-      start: The first vector [size], of any length.
-      steps: Largest number of products, at most `size`.
-      basis_dtype: Data type of the stored basis.
-      stop: Called after each step; True ends the iteration.
-      another_start: Returns a new vector to continue with when the basis spans an
-        invariant subspace; by default the iteration ends there.
-
-    Returns:
-      The `Tridiagonal`.
-    """
+    """Runs the iteration, keeping the basis orthonormal by full reorthogonalisation."""
     result = Tridiagonal([], [], [])
     vector = start / np.linalg.norm(start)
     while True:

@@ -198,19 +198,7 @@ def write_landscapes(
     subtitle: str = "",
     highest: Optional[float] = None,
 ) -> None:
-    """Draws landscapes side by side on one scale: surfaces, and contours below.
-
-    Args:
-      path: The PNG file.
-      landscapes: The landscape of each run, by the run's name.
-      title: Title of the picture.
-      subtitle: Second line of the title.
-      highest: Upper end of the scale; larger losses are drawn at this value. The
-        default is the largest loss.
-
-    Raises:
-      ValueError: If there is no landscape, or no finite loss.
-    """
+    """Draws landscapes side by side on one scale: surfaces, and contours below."""
     if not landscapes:
         raise ValueError("There is no landscape to draw.")
     finite = np.concatenate(

@@ -48,11 +48,7 @@ class Settings:
     )
 
     def __post_init__(self):
-        """Checks all settings.
-
-        Raises:
-          SettingError: If a setting is out of range.
-        """
+        """Checks all settings."""
         check(self)
         if self.points % 2 == 0:
             raise SettingError("points", self.points, "it must be odd.")
@@ -65,20 +61,7 @@ def measure(
     *,
     progress: bool = False,
 ) -> landscape.Landscape:
-    """Computes a run's landscape and writes the files; resumes an interrupted call.
-
-    Args:
-      run: The run.
-      settings: The plane, its points and the examples.
-      output_dir: Directory of the files.
-      progress: Whether to draw a progress bar.
-
-    Returns:
-      The `landscape.Landscape`.
-
-    Raises:
-      SettingError: If nothing can be written to `output_dir`.
-    """
+    """Computes a run's landscape and writes the files; resumes an interrupted call."""
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     of = json.dumps([run.kind, run.digest, dataclasses.asdict(settings)])

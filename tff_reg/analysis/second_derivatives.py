@@ -19,15 +19,7 @@ class NoSecondDerivativeError(ValueError):
 
 
 def corrected(graph) -> Any:
-    """Returns a context in which a graph's operations use this module's derivatives.
-
-    Args:
-      graph: The `tf.Graph` in which the context's body builds a loss and then its
-        gradient by `tf.gradients`.
-
-    Returns:
-      The context manager.
-    """
+    """Returns a context in which a graph's operations use this module's derivatives."""
     return graph.gradient_override_map(_registered())
 
 
@@ -87,14 +79,7 @@ def _are_tiles(shape, ksize, strides, padding: str, data_format: str) -> bool:
 
 
 def check_no_hidden_moments(graph) -> None:
-    """Checks that no function in a graph uses tf.nn.moments: it cannot be corrected.
-
-    Args:
-      graph: The `tf.Graph`.
-
-    Raises:
-      NoSecondDerivativeError: If a function uses tf.nn.moments.
-    """
+    """Checks that no function in a graph uses tf.nn.moments: it cannot be corrected."""
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             if node.op == "StopGradient" and "moments" in node.name:

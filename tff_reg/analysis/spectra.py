@@ -60,15 +60,6 @@ def write_eigenvalues(
     """Draws the magnitudes of eigenvalues by rank, on a logarithmic scale.
 
     Negative eigenvalues are hollow circles.
-
-    Args:
-      path: The PNG file.
-      eigenvalues: Each run's eigenvalues by descending magnitude, by the run's name.
-      title: Title of the picture.
-      subtitle: Second line of the title.
-
-    Raises:
-      ValueError: If no eigenvalue differs from zero.
     """
     values = {name: np.asarray(each, float) for name, each in eigenvalues.items()}
     if not any(np.any(each) for each in values.values()):
@@ -107,17 +98,7 @@ def write_singular_values(
     title: str,
     subtitle: str = "",
 ) -> None:
-    """Draws singular values by rank.
-
-    Args:
-      path: The PNG file.
-      singular_values: Each run's singular values, descending, by the run's name.
-      title: Title of the picture.
-      subtitle: Second line of the title.
-
-    Raises:
-      ValueError: If there are no singular values.
-    """
+    """Draws singular values by rank."""
     if not singular_values:
         raise ValueError("There are no singular values to draw.")
     axes = curves.new_axes()
@@ -144,17 +125,7 @@ def write_densities(
     title: str,
     subtitle: str = "",
 ) -> None:
-    """Draws spectral densities on a logarithmic scale.
-
-    Args:
-      path: The PNG file.
-      densities: Each run's density, by the run's name.
-      title: Title of the picture.
-      subtitle: Second line of the title.
-
-    Raises:
-      ValueError: If there are no densities.
-    """
+    """Draws spectral densities on a logarithmic scale."""
     if not densities:
         raise ValueError("There is no spectral density to draw.")
     axes = curves.new_axes()

@@ -32,16 +32,7 @@ class ImageSizeError(ValueError):
 def check_image_size(
     model_name: str, input_shape: Sequence[int], minimum_side: int
 ) -> None:
-    """Checks that an image is large enough for a network's poolings.
-
-    Args:
-      model_name: The network's name.
-      input_shape: (height, width, channels) of an image.
-      minimum_side: Smallest height and width for the network.
-
-    Raises:
-      ImageSizeError: If the image is smaller.
-    """
+    """Checks that an image is large enough for a network's poolings."""
     height, width, _ = input_shape
     if min(height, width) < minimum_side:
         raise ImageSizeError(
@@ -282,15 +273,7 @@ class BlockModel:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, x, forward: Optional[ForwardPass] = None) -> Outputs:
-        """Runs the whole network.
-
-        Args:
-          x: float [batch, *input_shape].
-          forward: The pass's settings; by default an evaluation at full width.
-
-        Returns:
-          The `Outputs` of all blocks.
-        """
+        """Runs the whole network."""
         return self.run_from(0, tf.cast(x, self.dtype), forward or ForwardPass())
 
     @tf.autograph.experimental.do_not_convert
@@ -429,11 +412,6 @@ def _fix_variable(
 
     Its value is set by its initialiser, not by an assignment: TFF builds models in
     graphs and runs their initialisers.
-
-    Args:
-      layer: The layer.
-      name: Name of the attribute that holds the variable.
-      initializer: Returns the value; None for the variable's initial value.
     """
     variable = getattr(layer, name)
     with tf.init_scope(), tf.name_scope(""):

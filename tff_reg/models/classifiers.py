@@ -40,14 +40,6 @@ class Projector(layers.ForwardLayer):
 
     Below full width only the input has fewer features.
 
-    Args:
-      in_features: Features of the input at full width.
-      hidden: Outputs of the first layer.
-      features: Outputs of the second layer.
-      has_norm: Whether batch norm comes before the ReLU.
-      ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
-      seeds: The source of the initialisers' seeds.
-
     Attributes:
       features: Features of the output, at every width.
     """
@@ -108,17 +100,7 @@ class LinearClassifier(block_model.Classifier):
     def add_head(
         self, features: int, num_classes: int, *, projector: str, seeds: layers.Seeds
     ):
-        """Makes the projector and the linear layer.
-
-        Args:
-          features: Number of features that `extract` returns at full width.
-          num_classes: Number of logits.
-          projector: One of `names.PROJECTOR_NAMES`.
-          seeds: The source of the initialisers' seeds.
-
-        Raises:
-          ValueError: If the projector is unknown.
-        """
+        """Makes the projector and the linear layer."""
         self.projector = _projector(
             projector, features, seeds=seeds, name="projector", dtype=self.dtype
         )

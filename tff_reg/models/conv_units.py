@@ -28,16 +28,7 @@ torch_conv = functools.partial(
 
 
 class ConvUnit(block_model.Block):
-    """A convolution, an optional norm, an optional non-linearity, optional pooling.
-
-    Args:
-      convolution: Maker of the convolution.
-      norm: 'group', 'batch' or 'none'.
-      seeds: The source of the initialisers' seeds.
-      groups: Number of groups of group normalisation.
-      activation: The non-linearity, or None; a pass can record its output.
-      pool: Function that pools the activation, or None.
-    """
+    """A convolution, an optional norm, an optional non-linearity, optional pooling."""
 
     def make(
         self,
@@ -69,12 +60,7 @@ class ConvUnit(block_model.Block):
 
 
 class Stage(block_model.Block):
-    """Units one after another, called unit1, unit2, ...
-
-    Args:
-      makers: The units' makers.
-      **options: Keyword arguments of every maker: norm and seeds.
-    """
+    """Units one after another, called unit1, unit2, ..."""
 
     def make(self, makers: Sequence[Maker], **options: Any):
         self.units = [
@@ -89,16 +75,7 @@ class Stage(block_model.Block):
 
 
 class PoolingClassifier(classifiers.LinearClassifier):
-    """Optional layers, global average pooling, and a linear layer.
-
-    Args:
-      features: Number of channels that enter the pooling.
-      before: Makers of the layers before the pooling, by name.
-      num_classes: Number of logits.
-      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      norm: 'group', 'batch' or 'none', for the layers before the pooling.
-      seeds: The source of the initialisers' seeds.
-    """
+    """Optional layers, global average pooling, and a linear layer."""
 
     def make(
         self,
@@ -127,15 +104,6 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
 
     The features are the output of the last hidden layer. Flattening keeps the channels
     of a position together; in PyTorch, the positions of a channel stay together.
-
-    Args:
-      features: Size of one flattened example.
-      hidden: Units of the hidden layers.
-      pool: Function applied before flattening, or None.
-      num_classes: Number of logits.
-      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      norm: The network's norm, which is ignored: the hidden layers have none.
-      seeds: The source of the initialisers' seeds.
     """
 
     takes_any_size = False
@@ -193,24 +161,7 @@ def build(
     num_branches: int = 0,
     supports_width: bool = False,
 ) -> block_model.BlockModel:
-    """Builds a network.
-
-    Args:
-      blocks: Makers of all blocks but the last, by name.
-      classifier: Maker of the last block, which also takes `num_classes` and
-        `projector`.
-      input_shape: (height, width, channels) of an image.
-      num_classes: Number of logits.
-      norm: 'group', 'batch' or 'none'.
-      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
-      num_branches: Number of residual branches.
-      supports_width: Whether the network can run at a fraction of its width.
-
-    Returns:
-      A `BlockModel` with these blocks and `classifier`.
-    """
+    """Builds a network."""
     options: dict[str, Any] = dict(norm=norm, seeds=layers.Seeds(seed), dtype=dtype)
     made = [make(name=name, **options) for name, make in blocks.items()]
     made.append(

@@ -119,15 +119,6 @@ def channels_at_width(
     Rounds `channels * width` to the nearest multiple of `divisor`, never below
     `divisor` and never more than 10 % below the exact value (the rule of the
     slimmable networks that GradAug and FedAlign build upon).
-
-    Args:
-      channels: Channels at full width.
-      width: Fraction in (0, 1], a Python float or a float64 scalar tensor.
-      divisor: The multiple.
-
-    Returns:
-      The number of channels, which is `channels` at width 1: a Python int, or an
-      int32 scalar of the same value if the width is a tensor.
     """
     if tf.is_tensor(width):
         return _channels_at_tensor_width(channels, width, divisor)

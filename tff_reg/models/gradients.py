@@ -16,13 +16,6 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     In a graph, TensorFlow's function registers each call's gradient under a unique name
     until Python ends. The gradient refers to its graph and the captured variables, so
     every process that is built would stay in memory.
-
-    Args:
-      function: Maps tensors to a pair: the results (a tensor or a structure), and the
-        function from the results' gradients to the arguments' gradients.
-
-    Returns:
-      A function from the same tensors to the results.
     """
     decorated = tf.custom_gradient(function)
 

@@ -18,16 +18,6 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     differences, which is stable far from zero, too. Sums over space come first, because
     Eigen is slow along an axis of channels // groups entries. If there are few
     channels, several pixels side by side make the last axis long enough for Eigen.
-
-    Args:
-      x: float [batch, ..., channels].
-      gamma: float [channels].
-      beta: float [channels].
-      groups: Number of groups.
-      epsilon: Added to the variances.
-
-    Returns:
-      A tensor like `x`, differentiable any number of times.
     """
     channels = forward_lib.number_of_channels(x)
     group_size = channels // groups
@@ -111,18 +101,7 @@ class _Sums(NamedTuple):
 
 
 def _gradient(sums: _Sums, difference, inverse, gamma, upstream):
-    """Computes the gradients of x, gamma and beta, and makes their gradient function.
-
-    Args:
-      sums: How to sum.
-      difference: x minus the means of groups, [batch, positions, pixels * channels].
-      inverse: Inverse standard deviations of groups, [batch, 1, channels].
-      gamma: float [channels].
-      upstream: The gradient of the output, of the shape of `difference`.
-
-    Returns:
-      The three gradients, and the function of their gradients for `custom_gradient`.
-    """
+    """Computes the gradients of x, gamma and beta; makes their gradient function."""
     total = sums.over_space(upstream)
     products = sums.over_space(upstream * difference)
     shift = inverse * sums.over_groups(gamma * total)

@@ -113,19 +113,11 @@ def call(
     training: bool,
     key: Optional[tf.Tensor] = None,
 ) -> Call:
-    """Calls a model.
+    """Calls a model, or a part of the model `whole`.
 
-    Args:
-      model: A Keras model whose weights all exist, or a part of such a model.
-      x: The input.
-      values: Pairs of a variable of the model and the value in its place. If the value
-        is a variable, a Keras 2 model assigns to it.
-      whole: The whole model; `model` is this model or a part of it.
-      training: Whether the call is in training mode.
-      key: int64 [2], the key of all random draws in training; None draws a key.
-
-    Returns:
-      The `Call`.
+    `values` are pairs of a variable of the model and the value in its place; a Keras 2
+    model assigns to values that are variables. `key`, int64 [2], is the key of all
+    random draws in training; None draws a key.
     """
     layers = list({id(v): v for v in [*layers_of(whole), model]}.values())
     layer_calls: list[LayerCall] = []

@@ -16,12 +16,7 @@ from tff_reg.models import keras_calls
 
 
 def digest(model: Any) -> str:
-    """Returns a digest that is equal for two Keras models of the same architecture.
-
-    Args:
-      model: The model. For a sub-classed model without a config, the digest is of its
-        class and the shapes of its weights.
-    """
+    """Returns a digest that is equal for two Keras models of the same architecture."""
     try:
         text = json.dumps(model.get_config(), default=repr)
     except NotImplementedError:
@@ -42,11 +37,7 @@ def _finalize(copy: Any) -> None:
 
 
 def _check_same(model: Any, copy: Any) -> None:
-    """Checks that a copy and its model give equal outputs for random inputs.
-
-    Raises:
-      ValueError: If they differ, for example because a layer's config is incomplete.
-    """
+    """Checks that a copy and its model give equal outputs for random inputs."""
     random = np.random.default_rng(0)
     inputs = [
         random.uniform(0, 2, [3, *(size or 5 for size in each.shape[1:])]).astype(

@@ -70,19 +70,7 @@ class CompiledLoss:
 
 
 def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
-    """Finds a model's loss.
-
-    Args:
-      model: The model.
-      given: The user's function, or a loss of Keras; None for the loss that the model
-        was compiled with.
-      outputs: What the model returns for a trial batch.
-      keras: The model's Keras module.
-
-    Raises:
-      ValueError: If the model overrides Keras's training step, or its compiled losses
-        do not fit its outputs.
-    """
+    """Finds a model's loss."""
     if given is learning_model_lib.sparse_cross_entropy:
         return _of_classifier(model, outputs, takes_probabilities=False)
     if given is not None and not is_kerases(given):

@@ -182,12 +182,7 @@ class KerasClassifier(block_model.Classifier, KerasBlock):
 
 
 class KerasNetwork(block_model.BlockModel):
-    """A `BlockModel` that calls a Keras model with this package's variables.
-
-    Args:
-      plan: The structure that `from_keras` has found.
-      in_place: Whether the network uses the Keras model's own variables.
-    """
+    """A `BlockModel` that calls a Keras model with this package's variables."""
 
     def __init__(self, plan: Plan, in_place: bool = False):
         self._plan = plan
@@ -334,16 +329,7 @@ class KerasNetwork(block_model.BlockModel):
         )
 
     def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:
-        """Runs a part of the model; the whole model only up to its head's input.
-
-        Args:
-          model: The part; None for the identity.
-          x: The part's input.
-          forward: The pass's settings.
-
-        Returns:
-          The part's output.
-        """
+        """Runs a part of the model; the whole model only up to its head's input."""
         if model is None:
             return x
         call = self._call(model, x, forward)
@@ -363,11 +349,7 @@ class KerasNetwork(block_model.BlockModel):
         )
 
     def keras_model(self) -> Any:
-        """Returns the user's Keras model with this network's weights.
-
-        Raises:
-          ValueError: If a method has replaced its last layer by another kind of layer.
-        """
+        """Returns the user's Keras model with this network's weights."""
         head = self.blocks[-1].linear_layer
         if self._plan.head is not None and not isinstance(head, KerasDense):
             raise ValueError(

@@ -58,15 +58,6 @@ def parts_of(
     """Divides a model into blocks.
 
     Returns the blocks before the head, and the layers at which all but the last end.
-
-    Args:
-      model: The model.
-      trial: A traced training pass of the model.
-      head: The model's head, or None.
-      last: The layer that gives the logits, or None if no single layer does.
-      names: Names of the layers that end blocks; None to choose them.
-      spec: `tf.TensorSpec`s of the model's input.
-      keras: The model's Keras module.
     """
     has_graph = bool(getattr(model, "inputs", None)) and last is not None
     if names is not None and not has_graph:

@@ -40,18 +40,7 @@ class Trial:
 
 
 def run(model: Any, spec: Any) -> Trial:
-    """Traces a training pass in a new graph, as TFF does.
-
-    Args:
-      model: The Keras model; its weights exist.
-      spec: `tf.TensorSpec`s of its input.
-
-    Returns:
-      The `Trial`.
-
-    Raises:
-      ValueError: If clients cannot train the model; the message says why.
-    """
+    """Traces a training pass in a new graph, as TFF does."""
     trained = {id(v): v for v in model.trainable_weights}
     kept = {id(v): v for v in model.non_trainable_weights}
     variables = list({**trained, **kept}.values())
@@ -94,18 +83,7 @@ def run(model: Any, spec: Any) -> Trial:
 
 
 def _traced(model: Any, spec: Any, triples: Sequence[Any], fixed: Sequence[Any]):
-    """Traces a call, and a second call with other variables.
-
-    Args:
-      model: The Keras model.
-      spec: `tf.TensorSpec`s of its input.
-      triples: Triples of a variable of the model and two of our variables for it.
-      fixed: The model's variables that are replaced by zeros.
-
-    Returns:
-      The first call; its inputs; the gradients of its trained weights; whether the
-      second call's outputs depend on the first call's variables; the graph.
-    """
+    """Traces a call, and a second call with other variables."""
     found: list[Any] = []
 
     def called(place: int, *x: Any) -> keras_calls.Call:
@@ -154,13 +132,7 @@ def depends(
     entries: Collection[tf.Operation],
     without: Optional[tf.Operation] = None,
 ) -> bool:
-    """Whether an operation depends on one of `entries`.
-
-    Args:
-      last: The operation.
-      entries: The operations to look for.
-      without: Paths through this operation do not count.
-    """
+    """Whether an operation depends on one of `entries`."""
     seen, to_see = {without}, [last]
     while to_see:
         op = to_see.pop()

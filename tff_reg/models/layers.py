@@ -23,12 +23,6 @@ class ForwardLayer(tf.Module):
     """A layer that is called with its input and a `ForwardPass`.
 
     A sub-class creates its variables and layers in `make` and computes in `call`.
-
-    Args:
-      *args: Arguments of the class's `make`.
-      name: Prefix of the variables' names; an identifier.
-      dtype: 'float32' or 'float64'.
-      **options: Keyword arguments of the class's `make`.
     """
 
     def __init__(
@@ -71,17 +65,7 @@ class ForwardLayer(tf.Module):
         initializer: initial.Initializer,
         trainable: bool = True,
     ) -> tf.Variable:
-        """Creates a variable.
-
-        Args:
-          name: Name of the variable.
-          shape: Shape of the variable.
-          initializer: Returns the initial value.
-          trainable: Whether the variable is trained.
-
-        Returns:
-          The variable.
-        """
+        """Creates a variable."""
         value = functools.partial(initializer, shape, self.dtype)
         return tf.Variable(value, trainable, name=name, dtype=self.dtype, shape=shape)
 
@@ -89,14 +73,7 @@ class ForwardLayer(tf.Module):
         """Creates the variables and layers; the name scope is the layer's."""
 
     def add_kernel(self, shape, initializer, bias_initializer, bias_size=None):
-        """Creates `kernel`, and `bias` unless its initialiser is None.
-
-        Args:
-          shape: Shape of the kernel.
-          initializer: Initialiser of the kernel.
-          bias_initializer: Initialiser of the bias, or None.
-          bias_size: Size of the bias; None for the kernel's last dimension.
-        """
+        """Creates `kernel`, and `bias` unless its initialiser is None."""
         self.kernel = self.add_weight("kernel", shape, initializer=initializer)
         self.bias: Any = None
         if bias_initializer is not None:
@@ -158,20 +135,7 @@ def zero_bias(seeds: Seeds, fan_in: int) -> initial.Initializer:
 
 
 class Conv2D(ForwardLayer):
-    """A 2-D convolution over [batch, height, width, channels].
-
-    Args:
-      in_channels: Channels of the input at full width.
-      out_channels: Channels of the output at full width.
-      kernel_size: Height and width of the kernel.
-      seeds: The source of the initialisers' seeds.
-      stride: Stride of both axes.
-      padding: Zeros added on every side, as in PyTorch; TensorFlow's own 'SAME' pads
-        differently at a stride of 2.
-      use_bias: Whether a bias is added.
-      initializer: Function of `seeds` that returns the kernel's initialiser.
-      bias_initializer: Function of `seeds` and fan-in that returns the bias's one.
-    """
+    """A 2-D convolution over [batch, height, width, channels], padded as in PyTorch."""
 
     def make(
         self,
@@ -216,13 +180,6 @@ class DepthwiseConv2D(ForwardLayer):
     """A 2-D convolution of every channel with a separate kernel, with biases.
 
     It is initialised as in PyTorch. Below full width it keeps its input's channels.
-
-    Args:
-      channels: Channels at full width.
-      kernel_size: Height and width of the kernels.
-      seeds: The source of the initialisers' seeds.
-      stride: Stride of both axes.
-      padding: Zeros added on every side.
     """
 
     def make(
@@ -256,15 +213,6 @@ class GroupedPointwiseConv2D(ForwardLayer):
     It is a batch of matrix products, because TensorFlow has no gradient of grouped
     convolutions in float64 on a CPU. It is initialised as in PyTorch and runs at full
     width only.
-
-    Args:
-      in_channels: Channels of the input.
-      out_channels: Channels of the output.
-      groups: Number of groups; must divide both.
-      seeds: The source of the initialisers' seeds.
-
-    Raises:
-      ValueError: If `groups` does not divide the channels.
     """
 
     def make(self, in_channels: int, out_channels: int, groups: int, seeds: Seeds):
@@ -292,9 +240,6 @@ class ChannelShuffle(ForwardLayer):
     """Distributes the channels of each group over all groups (ShuffleNet).
 
     Channel i of group g moves to position i * groups + g.
-
-    Args:
-      groups: Number of groups; must divide the channels.
     """
 
     def make(self, groups: int):
@@ -336,11 +281,6 @@ class Dense(ForwardLayer):
     """A linear layer over [batch, features], initialised as in PyTorch.
 
     Below full width only the input is narrower: a classifier keeps its classes.
-
-    Args:
-      in_features: Features of the input at full width.
-      out_features: Features of the output at every width.
-      seeds: The source of the initialisers' seeds.
     """
 
     def make(self, in_features: int, out_features: int, seeds: Seeds):
@@ -360,16 +300,8 @@ def residual_sum(
 ):
     """Returns `shortcut + scale * branch`; the pass may scale or drop branches.
 
-    Args:
-      forward: The pass; its `branch_scales` hold one scale for each branch.
-      branch_index: Index of this branch's scale.
-      shortcut: float [batch, height, width, channels].
-      branch: Runs the branch and returns its output.
-
-    Returns:
-      float [batch, height, width, channels]. A branch whose scale is 0 in training is
-      not run at all (its BatchNorm statistics stay), except when the pass records
-      activations: then it runs, and is multiplied by 0.
+    In training a branch of scale 0 is not run, so that its BatchNorm statistics stay,
+    unless the pass records activations.
     """
     if forward.branch_scales is None:
         return shortcut + branch()

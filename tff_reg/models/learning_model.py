@@ -15,31 +15,14 @@ ForwardPass = block_model.ForwardPass
 
 
 def sparse_cross_entropy(labels, logits):
-    """Returns the mean cross-entropy of a batch.
-
-    Args:
-      labels: int [batch].
-      logits: float [batch, num_classes].
-
-    Returns:
-      A scalar of the logits' type; 0 for an empty batch.
-    """
+    """Returns the mean cross-entropy of a batch; 0 of an empty one."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     count = tf.cast(tf.size(losses), losses.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
 
 
 def count_correct(labels, predictions):
-    """Counts the examples whose class has the largest prediction.
-
-    Args:
-      labels: int [batch].
-      predictions: float [batch, num_classes], logits or probabilities. An example with
-        a NaN counts as wrong; argmax would take its first class.
-
-    Returns:
-      int64, a scalar.
-    """
+    """Counts the examples whose class has the largest prediction; none with a NaN."""
     largest = tf.argmax(predictions, axis=-1, output_type=labels.dtype)
     is_known = tf.reduce_all(~tf.math.is_nan(predictions), axis=-1)
     return tf.math.count_nonzero(tf.equal(largest, labels) & is_known)
@@ -166,11 +149,7 @@ class LearningModel(tff.learning.models.VariableModel):
 
 
 def check_model_fn(model_fn: Any) -> None:
-    """Checks that a `model_fn` is a function, not a model.
-
-    Raises:
-      TypeError: If it is a model or cannot be called.
-    """
+    """Checks that a `model_fn` is a function, not a model."""
     models = (tff.learning.models.VariableModel, tf.Module)
     is_keras = keras_calls.is_keras_3(model_fn) or keras_calls.is_keras_2(model_fn)
     if not callable(model_fn) or is_keras or isinstance(model_fn, models):
@@ -184,12 +163,7 @@ def check_model_fn(model_fn: Any) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Checks the model that a `model_fn` has returned.
-
-    Raises:
-      TypeError: If it is no `tff.learning.models.VariableModel`.
-      ValueError: If its weights are not all float32 or all float64.
-    """
+    """Checks the model that a `model_fn` has returned."""
     if not isinstance(model, tff.learning.models.VariableModel):
         raise TypeError(
             f"model_fn returned a {type(model).__name__}; it must return a"
@@ -201,11 +175,7 @@ def check_model(model: Any) -> None:
 
 
 def check_dtypes(variables: Sequence[Any]) -> None:
-    """Checks that weights are all float32 or all float64.
-
-    Raises:
-      ValueError: If they are not.
-    """
+    """Checks that weights are all float32 or all float64."""
     found = {tf.as_dtype(getattr(v, "true_dtype", v.dtype)).name for v in variables}
     # Keras's mixed-precision variables are used in another dtype than they have.
     is_mixed = any(hasattr(v, "true_dtype") for v in variables)

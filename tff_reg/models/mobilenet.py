@@ -49,17 +49,7 @@ def _pointwise(in_channels, channels, activation=tf.nn.relu6, **options):
 
 
 class InvertedResidual(layers.ForwardLayer):
-    """A unit: widening, depthwise convolution, narrowing, and adding the input.
-
-    Args:
-      in_channels: Channels of the input.
-      channels: Channels of the output.
-      stride: Stride of the depthwise convolution.
-      expansion: Channels after the widening, divided by those of the input.
-      branch_index: Position among the model's residual branches; None for a unit that
-        does not add its input.
-      **options: Norm and seeds.
-    """
+    """A unit: widening, depthwise convolution, narrowing, and adding the input."""
 
     def make(self, in_channels, channels, stride, expansion, branch_index, **options):
         self._branch_index = branch_index
@@ -93,17 +83,7 @@ def _last_stage(*args, name, **options):
 def mobilenet(
     *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
-    """Builds MobileNetV2.
-
-    Args:
-      input_shape: (height, width, channels) of an image; any size and channels.
-      norm: 'group', 'batch' or 'none', after every convolution.
-      **options: Other arguments of `conv_units.build`.
-
-    Returns:
-      A `BlockModel` with the blocks stem, stage1, ..., stage6, classifier. It has 10
-      residual branches and can run at a fraction of its width.
-    """
+    """Builds MobileNetV2."""
     blocks = {"stem": _pointwise(input_shape[-1], _STEM, padding=1)}
     in_channels, num_branches = _STEM, 0
     units = []

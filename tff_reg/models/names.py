@@ -72,11 +72,7 @@ def norms_of(model_name: str) -> tuple[str, ...]:
 
 
 def of_package(model_name: str) -> Optional[Callable[..., Any]]:
-    """Returns the builder of a model from another package; None for other names.
-
-    Raises:
-      PluginError: If it cannot be loaded, or is no function.
-    """
+    """Returns the builder of a model from another package; None for other names."""
 
     def check(value: Any) -> str:
         return "" if callable(value) else "a function that makes the network"
@@ -85,18 +81,7 @@ def of_package(model_name: str) -> Optional[Callable[..., Any]]:
 
 
 def builder(model_name: str) -> Callable[..., Any]:
-    """Returns the function that builds a model's network.
-
-    Args:
-      model_name: One of `MODEL_NAMES`.
-
-    Returns:
-      A function of keyword arguments: those of `learning_model.build_model_fn`, with
-      `input_shape` instead of `image_shape`.
-
-    Raises:
-      PluginError: If the model's package cannot be loaded.
-    """
+    """Returns the function that builds a model's network."""
     if (theirs := of_package(model_name)) is not None:
         return theirs
     module = importlib.import_module(f"tff_reg.models.{MODULES[model_name]}")

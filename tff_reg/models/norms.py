@@ -25,9 +25,6 @@ class BatchNorm(layers.ForwardLayer):
     running statistics move a tenth of the way towards the batch's mean and *unbiased*
     variance. A pass below full width uses the batch's statistics, even in evaluation,
     and does not update the running statistics.
-
-    Args:
-      channels: Channels at full width.
     """
 
     def make(self, channels: int):
@@ -81,13 +78,6 @@ class GroupNorm(layers.ForwardLayer):
 
     Each example's channels are cut into `groups` runs of consecutive channels;
     each run is normalised by its own mean and variance over space and channels.
-
-    Args:
-      channels: Channels at full width.
-      groups: Number of groups; must divide `channels` at every width used.
-
-    Raises:
-      ValueError: If `groups` does not divide `channels`.
     """
 
     def make(self, channels: int, *, groups: int = 2):
@@ -106,20 +96,7 @@ class GroupNorm(layers.ForwardLayer):
 
 
 def build_norm(kind: str, channels: int, *, groups: int = 2, **options: Any):
-    """Builds the normalisation layer called `kind`.
-
-    Args:
-      kind: 'group' or 'batch'.
-      channels: Channels at full width.
-      groups: Number of groups of group normalisation; two in the FedMLB paper.
-      **options: Arguments of `layers.ForwardLayer`.
-
-    Returns:
-      The layer.
-
-    Raises:
-      ValueError: If `kind` is unknown.
-    """
+    """Builds the normalisation layer called `kind`."""
     if kind == "group":
         return GroupNorm(channels, groups=groups, **options)
     if kind == "batch":

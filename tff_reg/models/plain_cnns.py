@@ -92,29 +92,7 @@ def build_cnn(
     initializers: Sequence[Any] = (layers.uniform_fan_in, layers.uniform_bias),
     **options: Any,
 ) -> block_model.BlockModel:
-    """Builds a plain CNN; see the module's docstring for the shapes.
-
-    Args:
-      model_name: Name of the network in error messages.
-      convolutions: The convolutions, each with a norm and ReLU.
-      hidden: Units of the hidden layers; none for global average pooling.
-      input_shape: (height, width, channels) of an image.
-      norm: 'group', 'batch' or 'none', after every convolution.
-      minimum_side: The smallest height and width of an image.
-      final_side: Rows and columns to which the classifier average-pools its input;
-        None for no pooling.
-      groups: Number of groups of group normalisation.
-      use_bias: Whether convolutions have biases; None: only without a norm.
-      initializers: Initialisers of kernels and of biases, as in `layers.Conv2D`.
-      **options: Other arguments of `conv_units.build`.
-
-    Returns:
-      A `BlockModel` with the blocks conv1, conv2, ..., classifier; the classifier
-      holds the hidden layers.
-
-    Raises:
-      block_model.ImageSizeError: If the images are smaller than `minimum_side`.
-    """
+    """Builds a plain CNN; see the module's docstring for the shapes."""
     block_model.check_image_size(model_name, input_shape, minimum_side)
     *sides, channels = input_shape
     blocks = {}

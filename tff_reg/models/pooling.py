@@ -6,17 +6,7 @@ from tff_reg.lazy import np, tf
 
 
 def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Tensor:
-    """Returns the largest value of each window; padding is never the largest.
-
-    Args:
-      x: float [batch, height, width, channels].
-      size: Height and width of the window.
-      stride: Stride of both axes.
-      padding: Rows and columns added on every side.
-
-    Returns:
-      float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
-    """
+    """Returns the largest value of each window; padding is never the largest."""
     x = pad(x, padding, tf.as_dtype(x.dtype).min)
     return tf.nn.max_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
@@ -30,16 +20,7 @@ def average_pool(
 
 
 def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Averages over nearly equal windows, as PyTorch's adaptive pooling does.
-
-    Args:
-      x: float [batch, rows, columns, channels], the rows and columns known.
-      height: Rows of the result. If `x` has fewer rows, rows are repeated.
-      width: Columns of the result. If `x` has fewer columns, columns are repeated.
-
-    Returns:
-      float [batch, height, width, channels].
-    """
+    """Averages over nearly equal windows, as PyTorch's adaptive pooling does."""
     _, rows, columns, _ = x.shape
     if rows == height and columns == width:
         return x
@@ -61,16 +42,7 @@ def _window_means(size: int, result: int) -> np.ndarray:
 
 
 def pad(x: tf.Tensor, padding: int, value: float = 0) -> tf.Tensor:
-    """Adds rows and columns of one value on every side.
-
-    Args:
-      x: float [batch, height, width, channels].
-      padding: Number of rows and columns on each side.
-      value: The value of their entries.
-
-    Returns:
-      float [batch, height + 2 padding, width + 2 padding, channels].
-    """
+    """Adds rows and columns of one value on every side."""
     if not padding:
         return x
     around = [padding, padding]

@@ -56,15 +56,7 @@ IMAGENET_STEM = StemShape(kernel_size=7, stride=2, has_pool=True)
 
 
 class Residual(layers.ForwardLayer):
-    """A residual unit: convolutions with norms, added to a shortcut, then ReLU.
-
-    Args:
-      kernels: (kernel size, output channels, stride) of each convolution.
-      in_channels: Channels of the input.
-      branch_index: Position of this unit's branch among the model's branches.
-      norm: 'group' or 'batch'.
-      seeds: The source of the initialisers' seeds.
-    """
+    """A residual unit: convolutions with norms, added to a shortcut, then ReLU."""
 
     def make(self, kernels, in_channels, branch_index, *, norm, seeds):
         def convolution(name, *shape, stride):
@@ -123,21 +115,7 @@ def build_resnet(
     first_stride: int = 1,
     **options: Any,
 ) -> block_model.BlockModel:
-    """Builds a residual network; see the module's docstring for the shapes.
-
-    Args:
-      unit_kernels: Function of (planes, stride) that returns `Residual`'s `kernels`.
-      units_per_stage: Number of residual units of each stage.
-      input_shape: (height, width, channels) of an image; any size and channels.
-      norm: 'group' or 'batch'.
-      planes: Planes of each stage.
-      stem: Shape of the stem.
-      first_stride: Stride of the first stage; the other stages have stride 2.
-      **options: Other arguments of `conv_units.build`.
-
-    Returns:
-      A `BlockModel` with the blocks stem, stage1, ..., classifier.
-    """
+    """Builds a residual network; see the module's docstring for the shapes."""
     convolution = functools.partial(
         layers.Conv2D,
         input_shape[-1],

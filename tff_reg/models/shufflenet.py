@@ -36,15 +36,7 @@ _STAGES = ((240, 4), (480, 8), (960, 4))
 
 
 class ShuffleUnit(layers.ForwardLayer):
-    """A unit with a residual branch, or one that halves the resolution.
-
-    Args:
-      in_channels: Channels of the input.
-      channels: Channels of the output.
-      branch_index: Position among the model's residual branches; None for a unit that
-        halves the resolution and appends its input.
-      **options: Norm and seeds.
-    """
+    """A unit with a residual branch, or one that halves the resolution."""
 
     def make(self, in_channels, channels, branch_index, **options):
         self._branch_index = branch_index
@@ -85,18 +77,7 @@ class ShuffleUnit(layers.ForwardLayer):
 def shufflenet(
     *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
-    """Builds ShuffleNet.
-
-    Args:
-      input_shape: (height, width, channels) of an image; any size and channels.
-      norm: 'group', 'batch' or 'none', after every convolution.
-      **options: Other arguments of `conv_units.build`.
-
-    Returns:
-      A `BlockModel` with the blocks stem, stage2, stage3, stage4, classifier (the
-      paper's numbers). It has 13 residual branches. It cannot run at a fraction of its
-      width, because of its groups and appended channels.
-    """
+    """Builds ShuffleNet."""
     stem = conv_units.torch_conv(input_shape[-1], _STEM, 3, padding=1)
     blocks = {"stem": functools.partial(conv_units.ConvUnit, stem)}
     in_channels, num_branches = _STEM, 0

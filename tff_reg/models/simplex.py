@@ -13,16 +13,6 @@ class SimplexClassifier(layers.ForwardLayer):
 
     The logits are g f'M, where g is a trained scalar. M is a variable that is not
     trained: the classes' directions, an equiangular tight frame.
-
-    Args:
-      features: Features of the input.
-      num_classes: Number of logits, C.
-      dimensions: Dimension d of f, at least C.
-      scaling: Initial value of g.
-      seed: Seed of the linear layer and of M.
-
-    Raises:
-      ValueError: If there are fewer dimensions than classes.
     """
 
     def make(
@@ -57,15 +47,7 @@ class SimplexClassifier(layers.ForwardLayer):
 
 
 def frame(matrix: np.ndarray) -> np.ndarray:
-    """Returns directions of equal angles: sqrt(C / (C - 1)) P (I - 11' / C).
-
-    Args:
-      matrix: float [dimensions, classes], of full rank, with at least as many
-        dimensions as classes; P are the orthonormal columns of its QR decomposition.
-
-    Returns:
-      float [dimensions, classes]; the columns have length 1.
-    """
+    """Returns directions of equal angles: sqrt(C / (C - 1)) P (I - 11' / C)."""
     classes = matrix.shape[1]
     columns, _ = np.linalg.qr(matrix)
     centred = np.eye(classes) - 1 / classes
@@ -74,16 +56,7 @@ def frame(matrix: np.ndarray) -> np.ndarray:
 
 
 def logits(outputs, directions, scaling):
-    """Computes g f'M, where f is the outputs scaled to length 1.
-
-    Args:
-      outputs: float [batch, dimensions].
-      directions: float [dimensions, classes].
-      scaling: A scalar, or float [1].
-
-    Returns:
-      float [batch, classes].
-    """
+    """Computes g f'M, where f is the outputs scaled to length 1."""
     # Divides by at least 1e-12, as PyTorch does.
     unit = tf.math.l2_normalize(outputs, axis=-1, epsilon=1e-24)
     return scaling * tf.linalg.matmul(unit, directions)

@@ -54,16 +54,7 @@ def _unit(in_channels, channels, size, **options):
 
 
 class Fire(block_model.Block):
-    """A fire module with optional bypass and pooling.
-
-    Args:
-      in_channels: Channels of the input.
-      squeezed: Channels after the narrowing convolution.
-      channels: Channels of the output, half of them from each convolution.
-      branch_index: Position among the model's residual branches; None without bypass.
-      pool: Function that pools the output, or None.
-      **options: Norm and seeds.
-    """
+    """A fire module with optional bypass and pooling."""
 
     def make(
         self,
@@ -99,21 +90,7 @@ class Fire(block_model.Block):
 def squeezenet(
     *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
-    """Builds SqueezeNet.
-
-    Args:
-      input_shape: (height, width, channels) of an image, from 8x8.
-      norm: 'group', 'batch' or 'none', after every convolution; the paper has none.
-      **options: Other arguments of `conv_units.build`.
-
-    Returns:
-      A `BlockModel` with the blocks stem, fire2, ..., fire8, classifier. It has 3
-      residual branches, the modules with a bypass. It cannot run at a fraction of its
-      width, because its modules concatenate channels.
-
-    Raises:
-      block_model.ImageSizeError: If the images are smaller than 8x8.
-    """
+    """Builds SqueezeNet."""
     block_model.check_image_size("squeezenet", input_shape, _MINIMUM_SIDE)
     pool = functools.partial(pooling.max_pool, size=2, stride=2)
     blocks = {"stem": _unit(input_shape[-1], _STEM, 3, pool=pool)}

@@ -26,16 +26,6 @@ def export(run: TrainedRun, output: files.PathLike) -> pathlib.Path:
 
     In it are also `weights.npz` (by name) and `metadata.json` (`class_names` in the
     order of the outputs, input, run).
-
-    Args:
-      run: The run.
-      output: The directory. It must not exist yet.
-
-    Returns:
-      The path of the metadata.
-
-    Raises:
-      SettingError: If the path is not allowed.
     """
     output = check(output)
     images, _ = run.task.test_arrays()

@@ -79,11 +79,7 @@ class TrainedRun:
 
     @functools.cached_property
     def weights(self) -> tff.learning.models.ModelWeights:
-        """The weights of the `kind`, arrays.
-
-        Raises:
-          TrainedRunError: If the run has none of that kind.
-        """
+        """The weights of the `kind`, arrays."""
         server = self._server_weights
         if self.kind == "best":
             path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
@@ -124,11 +120,7 @@ class TrainedRun:
     def model(
         self, weights: Optional[tff.learning.models.ModelWeights] = None
     ) -> LearningModel:
-        """Makes a model with the given weights, by default those of `kind`.
-
-        Raises:
-          TrainedRunError: If the weights do not fit the model.
-        """
+        """Makes a model with the given weights, by default those of `kind`."""
         chosen = self.weights if weights is None else weights
         model = self.model_fn()
         own = tff.learning.models.ModelWeights.from_model(model)
@@ -147,14 +139,7 @@ class TrainedRun:
     def test_examples(
         self, count: Optional[int] = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns test examples, normalised for the model.
-
-        Args:
-          count: The number of examples, from the first; None for all.
-
-        Returns:
-          Images, float32 [n, ...], and int32 labels [n].
-        """
+        """Returns test examples, normalised for the model."""
         x, y = self.task.test_arrays()
         return np.asarray(self.task.normalize_fn(x[:count])), np.asarray(y[:count])
 
@@ -167,11 +152,7 @@ class TrainedRun:
         return x, np.asarray(examples["y"][:count])
 
     def check_client_states(self) -> None:
-        """Checks that the clients' states are those of the checkpoint.
-
-        Raises:
-          TrainedRunError: If a file is missing, or has changed.
-        """
+        """Checks that the clients' states are those of the checkpoint."""
         index = self.checkpoint.part(process_state.CLIENT_STATES)
         if not index.exists():
             return
@@ -189,16 +170,6 @@ class TrainedRun:
 
         Each client trains alone from the checkpoint's server model, whatever the
         `kind`, with the run's process and the key of the next round.
-
-        Args:
-          client_ids: Ids of `task.client_data`.
-
-        Returns:
-          The `ModelWeights` of arrays with which the clients begin, and each client's
-          final ones by its id.
-
-        Raises:
-          TrainedRunError: If a client's state is damaged, or its training not finite.
         """
         self.check_client_states()
         telling_task = types.SimpleNamespace(
@@ -271,25 +242,7 @@ def load(
     round_num: Optional[int] = None,
     weights: str = "server",
 ) -> TrainedRun:
-    """Reads a run.
-
-    Args:
-      path: Its directory.
-      tasks: The module `tasks`, or an object with its `build`.
-      round_num: The round after which the checkpoint was written; None for the newest
-        whole one.
-      weights: The kind of weights to load, one of `WEIGHTS`.
-
-    Returns:
-      The run with that checkpoint.
-
-    Raises:
-      DirectoryError: If the directory is not a run's.
-      SettingError: If the run was not made from a `RunConfig`, or there is no such kind
-        of weights.
-      TrainedRunError: If the run has no such checkpoint, no whole one, or no weights.
-      ValueError: If the task's data are missing.
-    """
+    """Reads a run."""
     directory, checkpoint = _whole_checkpoint(path, round_num, weights)
     config = ResolvedConfig.load(directory.config or {})
     if config.task == OWN_DATA:
