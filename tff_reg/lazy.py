@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     import sklearn.datasets as sklearn_datasets
     import sphinx.cmd.build as sphinx_build
     import tensorflow as tf
-    import tensorflow.python.framework.ops as tf_ops
     import tensorflow.python.util._pywrap_util_port as tf_port
     import tensorflow_datasets as tfds
     import tensorflow_federated as tff
@@ -84,7 +83,6 @@ else:
     tff = _LazyModule("tensorflow_federated")
     keras = _Keras("keras")
     # TensorFlow's internals, where it has no public function.
-    tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")
     tfds = _LazyModule("tensorflow_datasets")
     tree = _LazyModule("tree")

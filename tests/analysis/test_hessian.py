@@ -193,6 +193,20 @@ def test_lanczos_finds_all_eigenvalues_and_needs_few_products_for_one(case):
     assert curvature.top_eigenvalues(1).products < 20
 
 
+def test_all_copies_of_a_multiple_eigenvalue_are_found():
+    scales = np.array([9.0, 8.0] + [5.0] * 9 + [2.0] * 20 + list(np.linspace(1, 0, 29)))
+    w = tf.Variable(np.zeros(60))
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(60, 60)))[0]
+
+    def loss(batch):
+        turned = tf.linalg.matvec(rotation, w)
+        return tf.reduce_mean(batch) * tf.reduce_sum(scales * turned**2) / 2
+
+    pairs = hessian.top_eigenvalues(loss, [np.ones(2)], 10, variables=[w])
+    np.testing.assert_allclose(pairs.values, scales[:10], rtol=1e-4)
+    np.testing.assert_allclose(pairs.vectors @ pairs.vectors.T, np.eye(10), atol=1e-4)
+
+
 def test_says_when_it_did_not_converge(case, caplog):
     model, examples, _ = case
     curvature = hessian.Hessian(model, examples)

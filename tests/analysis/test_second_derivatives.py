@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tests.analysis import small
 from tff_reg import analysis, models
-from tff_reg.analysis import hessian
+from tff_reg.analysis import hessian, second_derivatives
+from tff_reg.seam import tensorflow_internals
 
 
 def blocks_with(layer, shape=(5, 5, 4)):
@@ -120,3 +121,53 @@ def test_moments_inside_a_function_are_refused():
     with pytest.raises(analysis.NoSecondDerivativeError, match="tf.nn.moments"):
         hessian.trace(loss_fn, data, variables=[variable])
     check_by_differences(loss_fn.python_function, data, variables=[variable])
+
+
+@pytest.mark.parametrize("half_pixel_centers", [False, True])
+def test_bilinear_resizing(half_pixel_centers):
+    """The Hessian of |R w^2|^2 is 4 diag(R'R w^2) + 8 diag(w) R'R diag(w)."""
+    w = np.random.default_rng(0).normal(size=9).astype(np.float32)
+
+    def resize(images):
+        images = tf.reshape(images, [-1, 3, 3, 1])
+        resized = tf.raw_ops.ResizeBilinear(
+            images=images, size=[5, 5], half_pixel_centers=half_pixel_centers
+        )
+        return tf.reshape(resized, [-1, 25])
+
+    variable = tf.Variable(w)
+
+    def loss(batch):
+        return tf.reduce_mean(batch) * tf.reduce_sum(resize(variable**2) ** 2)
+
+    curvature = hessian.Hessian(loss, [np.ones(2, np.float32)], variables=[variable])
+    found = np.stack([curvature.product(unit) for unit in np.eye(9)])
+    matrix = np.asarray(resize(np.eye(9, dtype=np.float32)))
+    square = matrix @ matrix.T
+    expected = 4 * np.diag(square @ w**2) + 8 * np.outer(w, w) * square
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_that_tensorflow_does_not_differentiate_are_refused_by_name():
+    variable = tf.Variable(np.ones(3, np.float32))
+
+    def loss(batch):
+        quantized = tf.quantization.fake_quant_with_min_max_args(variable**2)
+        return tf.reduce_mean(batch) * tf.reduce_sum(quantized**2)
+
+    with pytest.raises(analysis.NoSecondDerivativeError, match="FakeQuantWithMinMax"):
+        hessian.trace(loss, [np.ones(2, np.float32)], variables=[variable])
+
+
+def test_all_gradients_that_tensorflow_does_not_differentiate_are_known():
+    known = set(second_derivatives._registered())
+    # Of integers, of handles of arrays, and a handle's own.
+    known |= {"BroadcastGradientArgs"}
+    known |= {f"TensorArrayGrad{end}" for end in ("", "V2", "V3", "WithShape")}
+    registry = tensorflow_internals.gradient_registry()
+    gradients = {
+        name
+        for name, entry in registry.items()
+        if entry["type"] is None and "Grad" in name
+    }
+    assert gradients <= known

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from absl import logging
 
@@ -47,8 +48,47 @@ def largest(
 ) -> Eigenpairs:
     """Finds eigenvalues by Lanczos iteration with full reorthogonalisation.
 
+    `random(i)` is the i-th random vector [size], `most` the largest number of products
+    of an iteration, `dtype` that of the stored vectors. An iteration can miss copies of
+    a multiple eigenvalue, so others look for larger ones in the rest of the space.
+
     Logs a warning if the eigenvalues are less accurate than `tolerance`.
     """
+    numbers = itertools.count()
+
+    def iterate(count: int, within: Callable = lambda v: v, dimensions: int = size):
+        starts = (within(random(number)) for number in numbers)
+        multiply = lambda v: within(product(within(v)))  # noqa: E731
+        return _by_lanczos(multiply, starts, dimensions, count, tolerance, most, dtype)
+
+    found = iterate(k)
+    while 1 < k < size:
+        basis = found.vectors
+        other = iterate(1, lambda v, b=basis: v - b.T @ (b @ v), size - k)
+        products = found.products + other.products
+        smallest = abs(found.values[-1])
+        if abs(other.values[0]) <= (1 + 10 * tolerance) * smallest:
+            found.products = products
+            break
+        found = Eigenpairs.build(
+            [*found.values[:-1], *other.values],
+            [*found.vectors[:-1], *other.vectors],
+            [*found.errors[:-1], *other.errors],
+            products,
+        )
+    return found
+
+
+def _by_lanczos(
+    product: Callable[[np.ndarray], np.ndarray],
+    starts: Iterator[np.ndarray],
+    size: int,
+    k: int,
+    tolerance: float,
+    most: int,
+    dtype: np.dtype,
+) -> Eigenpairs:
+    """Finds eigenvalues by one iteration, in a space of `size` dimensions."""
     found = _Estimates()
 
     def is_done(result: lanczos.Tridiagonal) -> bool:
@@ -60,14 +100,13 @@ def largest(
         # 2 k steps at least, so that eigenvalues next to the top k are known, too.
         return steps >= min(2 * k, size) and is_accurate
 
-    numbers = iter(range(size))
     result = lanczos.tridiagonalize(
         product,
-        random(next(numbers)),
+        next(starts),
         min(max(most, k), size),
         basis_dtype=dtype,
         stop=is_done,
-        another_start=lambda: random(next(numbers)),
+        another_start=lambda: next(starts),
     )
     if not is_done(result):
         logging.warning(

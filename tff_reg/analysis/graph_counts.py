@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Set
 from typing import Any, Optional
 
+from tff_reg import lazy
 from tff_reg.lazy import tf
 
+internals = lazy.module("tff_reg.seam.tensorflow_internals")
+
+_TAPE = "gradient_tape/"
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LAYERS, _REST, _BACKWARD = "layers", "rest", "backward"
+
+
+class UncountableError(ValueError):
+    """Raised if an operation's multiply-adds are not known; names it."""
 
 
 def operations_behind(tensors) -> dict[Any, set]:
@@ -32,36 +42,57 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
     ...     multiply_adds([product])
     {'layers': 0, 'rest': 30, 'backward': 0}
     """
+    return _count(tensors, is_backward, frozenset())
+
+
+def _count(tensors, is_backward: bool, weights: Set[int]) -> dict[str, Any]:
+    """Counts; `weights` are the `id`s of a function's parameters that are weights."""
     totals = collections.Counter({_LAYERS: 0, _REST: 0, _BACKWARD: 0})
     for op, indices in operations_behind(tensors).items():
         # Gradient tapes add this scope to the names of their operations.
-        in_backward = is_backward or "gradient_tape/" in op.name
+        in_backward = is_backward or _TAPE in op.name
+        if op.type in _CALLS:  # Its gradient is another call, outside of the scope.
+            in_backward |= any(_TAPE in tensor.op.name for tensor in op.inputs)
+
+        def inside(attribute: str, arguments, op=op, indices=indices, back=in_backward):
+            graph = internals.function_graph(op, attribute)
+            pairs = zip(graph.inputs, arguments)
+            known = {id(p) for p, a in pairs if _is_weight(a, weights)}
+            return _count([graph.outputs[i] for i in indices], back, known)
+
         if op.type in ("If", "StatelessIf"):
-            counts = []
-            for branch in ("then_branch", "else_branch"):
-                # TensorFlow has no public way from a branch's name to its graph.
-                function = op.graph._get_function(op.get_attr(branch).name)
-                counts.append(
-                    multiply_adds(
-                        [function.graph.outputs[i] for i in indices], in_backward
-                    )
-                )
+            counts = [
+                inside(branch, op.inputs[1:])
+                for branch in ("then_branch", "else_branch")
+            ]
             for kind in totals:
                 kept, left_out = (tf.constant(c[kind], tf.float64) for c in counts)
                 if any(c[kind] for c in counts):
                     totals[kind] += tf.where(op.inputs[0], kept, left_out)
+        elif op.type in _CALLS:
+            totals.update(inside("f", op.inputs))
+        elif op.type in ("While", "StatelessWhile"):
+            if any(inside("body", op.inputs).values()):
+                raise UncountableError(
+                    f"The multiply-adds of {op.name!r}, a loop (of a recurrent layer,"
+                    " for example), cannot be counted."
+                )
         elif op.type in _COUNTS:
-            kind = _LAYERS if any(map(_is_weight, op.inputs)) else _REST
+            is_layer = any(_is_weight(tensor, weights) for tensor in op.inputs)
+            kind = _LAYERS if is_layer else _REST
             totals[_BACKWARD if in_backward else kind] += _COUNTS[op.type](op)
+        elif op.type.startswith(_UNCOUNTED):
+            raise UncountableError(
+                f"The multiply-adds of {op.name!r} ({op.type}) cannot be counted."
+            )
     return dict(totals)
 
 
-def _is_weight(tensor) -> bool:
+def _is_weight(tensor, weights: Set[int]) -> bool:
     """Whether a tensor is a variable's value, or a view of that value."""
-    op = tensor.op
-    while op.type in _VIEWS:
-        op = op.inputs[0].op
-    return op.type == "ReadVariableOp"
+    while tensor.op.type in _VIEWS:
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "ReadVariableOp" or id(tensor) in weights
 
 
 def size(tensor, start: int = 0, end: Optional[int] = None):
@@ -109,6 +140,13 @@ _COUNTS = {
     "Conv2DBackpropFilter": lambda op: _product(
         size(op.inputs[2]), size(op.outputs[0], 0, 3)
     ),
+    "Conv3D": lambda op: _product(size(op.outputs[0]), size(op.inputs[1], 0, 4)),
+    "Conv3DBackpropInputV2": lambda op: _product(
+        size(op.inputs[2]), size(op.inputs[1], 0, 4)
+    ),
+    "Conv3DBackpropFilterV2": lambda op: _product(
+        size(op.inputs[2]), size(op.outputs[0], 0, 4)
+    ),
     "DepthwiseConv2dNative": lambda op: _product(
         size(op.outputs[0]), size(op.inputs[1], 0, 2)
     ),
@@ -124,4 +162,9 @@ _COUNTS = {
     "L2Loss": lambda op: size(op.inputs[0]),
 }
 # Operations that may stand between a variable and the product that uses it.
-_VIEWS = ("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast")
+_VIEWS = (
+    *("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast"),
+    *("ExpandDims", "Squeeze"),
+)
+# Other operations of many multiply-adds, by the beginning of their types.
+_UNCOUNTED = ("Conv", "SparseMatMul", "SparseTensorDenseMatMul", "CudnnRNN")

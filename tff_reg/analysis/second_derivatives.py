@@ -3,6 +3,8 @@
 * `tf.nn.moments` (in Keras's LayerNormalization, and in BatchNormalization in training)
   holds the mean constant in its variance. The first derivative is still right, but the
   second derivative is silently wrong: by a quarter in a small network.
+* TensorFlow registers that some gradients have no derivative, so that terms are missing
+  silently: that of bilinear resizing is here, the others are refused.
 * TensorFlow's second derivative of max-pooling is slow; that of ReLU adds zeros.
 """
 
@@ -23,6 +25,15 @@ def corrected(graph) -> Any:
     return graph.gradient_override_map(_registered())
 
 
+# Gradients of real numbers that TensorFlow registers as not differentiable.
+_REFUSED = (
+    "FakeQuantWithMinMaxArgsGradient",
+    "FakeQuantWithMinMaxVarsGradient",
+    "FakeQuantWithMinMaxVarsPerChannelGradient",
+    "SparseAddGrad",
+)
+
+
 @functools.cache
 def _registered() -> dict[str, str]:
     """Registers the derivatives once; returns their names by operation type."""
@@ -30,6 +41,8 @@ def _registered() -> dict[str, str]:
         "StopGradient": _of_stop_gradient,
         "ReluGrad": _of_relu_gradient,
         "MaxPoolGrad": _of_max_pool_gradient,
+        "ResizeBilinearGrad": _of_resize_gradient,
+        **dict.fromkeys(_REFUSED, _refuse),
     }
     names = {kind: f"TffReg{kind}" for kind in derivatives}
     for kind, derivative in derivatives.items():
@@ -47,6 +60,20 @@ def _of_stop_gradient(operation, upstream):
 def _of_relu_gradient(operation, upstream):
     features = operation.inputs[1]
     return tf.raw_ops.ReluGrad(gradients=upstream, features=features), None
+
+
+def _of_resize_gradient(operation, upstream):
+    names = ("align_corners", "half_pixel_centers")
+    options = {name: operation.get_attr(name) for name in names}
+    size = tf.shape(operation.inputs[0])[1:3]
+    return tf.raw_ops.ResizeBilinear(images=upstream, size=size, **options), None
+
+
+def _refuse(operation, upstream):
+    raise NoSecondDerivativeError(
+        f"TensorFlow cannot differentiate this model twice: {operation.type}"
+        f" ({operation.name}) is registered as not differentiable."
+    )
 
 
 def _of_max_pool_gradient(operation, upstream):

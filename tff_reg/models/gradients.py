@@ -7,7 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tff_reg.lazy import tf, tf_ops
+from tff_reg import lazy
+from tff_reg.lazy import tf
+
+internals = lazy.module("tff_reg.seam.tensorflow_internals")
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +36,7 @@ def _hold_by_graph(operation: tf.Operation) -> None:
     """Moves the operation's gradient from the registry to the operation's graph."""
     name = operation.get_attr("_gradient_op_type").decode()
     graph = operation.graph
-    entries = tf_ops.gradient_registry._registry  # pylint: disable=protected-access
+    entries = internals.gradient_registry()
     gradient = entries[name]["type"]
     graph._tff_reg_gradients = [*getattr(graph, "_tff_reg_gradients", ()), gradient]
     entries[name]["type"] = functools.partial(_call, weakref.ref(gradient))

@@ -13,12 +13,15 @@ from tensorflow.python.eager import (
     context as eager_context,
     execute as execute,
 )
+from tensorflow.python.framework import ops
 
 __all__ = [
     "cancellation",
     "eager_context",
     "elementwise_equality",
     "execute",
+    "function_graph",
+    "gradient_registry",
     "inference_function",
 ]
 
@@ -26,6 +29,17 @@ __all__ = [
 def inference_function(function: Any) -> Any:
     """Returns TensorFlow's runtime function of a concrete function."""
     return function._inference_function
+
+
+def gradient_registry() -> dict[str, dict[str, Any]]:
+    """Returns the gradient functions by operation, each as {"type": function}."""
+    return ops.gradient_registry._registry
+
+
+def function_graph(operation: tf.Operation, attribute: str) -> Any:
+    """Returns the graph of a function that an operation calls."""
+    name = operation.get_attr(attribute).name
+    return operation.graph._get_function(name).graph
 
 
 # --- equality of tensors --------------------------------------------------------
