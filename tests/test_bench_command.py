@@ -58,11 +58,11 @@ def other(tmp_path, monkeypatch):
         (["peers", "--cases=cnn,vgg"], "--cases=cnn,vgg: choose some of digits"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(arguments, said):
+def test_refusals(arguments, said):
     assert said in commands.refusal(commands.call(bench.main, *arguments), "bench")
 
 
-def test_help_says_what_there_is():
+def test_help_lists_the_subjects():
     done = commands.call(bench.main, "--help")
     assert done.returncode == 0
     for name in ("client_states", "commands", "hessian", "methods", "runtime"):
@@ -88,7 +88,7 @@ def test_a_subject_is_one_file_with_its_flags_and_its_help(other, tmp_path):
     ]
 
 
-def test_what_a_subject_refuses_is_said_in_a_line(other):
+def test_refusal_of_a_subject(other):
     done = commands.call(bench.main, "other", "--sizes=0")
     said = "bin/bench: --sizes=0: there is nothing to do."
     assert commands.refusal(done) == said

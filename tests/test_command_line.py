@@ -27,7 +27,7 @@ def parse(*arguments):
     return commands.call(main, *arguments)
 
 
-def test_a_call_leaves_nothing_behind():
+def test_a_call_changes_no_global_flags():
     before = flags.FLAGS["verbosity"].value
     assert parse("--process=fedavg").stdout == "[('process', 'fedavg')]\n"
     assert parse().stdout == "[]\n"
@@ -35,7 +35,7 @@ def test_a_call_leaves_nothing_behind():
     assert "process" not in flags.FLAGS
 
 
-def test_what_was_given_is_requested_and_nothing_else(tmp_path):
+def test_only_given_flags_are_requested(tmp_path):
     (tmp_path / "recipe").write_text("--process=man\n# remark\n--man_strength=0.2\n")
     for arguments, requested in (
         (
@@ -156,7 +156,7 @@ def test_help_has_the_key_flags_and_helpfull_all():
         assert sorted(heads) == sorted({each.name for each in config.listed()} | own)
 
 
-def test_commands_are_called_as_they_were_typed(monkeypatch):
+def test_messages_name_the_command_as_typed(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/env/bin/tff-reg", "run"])
     result = parse("--proces=fedavg")
     assert result.stderr.startswith("tff-reg run: --proces: there is no such flag")

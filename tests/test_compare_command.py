@@ -305,9 +305,7 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
         (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
     ],
 )
-def test_wrong_flags_are_told_in_one_line_before_anything_starts(
-    arguments, words, tmp_path, no_tensorflow
-):
+def test_refusals(arguments, words, tmp_path, no_tensorflow):
     directory = tmp_path / "d"
     arguments = [f"--output_dir={directory}", *arguments]
     line = commands.refusal(no_tensorflow(COMPARE, *arguments), "compare")

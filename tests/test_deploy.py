@@ -21,7 +21,7 @@ def _manifests():
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
-def test_what_an_image_copies_is_there(name):
+def test_files_that_images_copy_exist(name):
     lines = re.sub(r"\\\n", " ", TEXTS[name]).splitlines()
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     words = [line.split() for line in lines]

@@ -156,7 +156,7 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(flag, message):
+def test_refusals(flag, message):
     done = commands.call(docs.main, flag)
     assert (done.returncode, done.stderr) == (2, f"bin/docs: {message}\n")
 

@@ -85,7 +85,7 @@ def test_a_combination_with_ours_runs_resumes_and_is_compared(installed, tmp_pat
         ("json:loads", "must be a sub-class of tff_reg.methods.Method named"),
     ],
 )
-def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):
+def test_entry_points_that_are_no_methods_are_refused(tmp_path, value, words):
     environment = install(tmp_path / "packages", value)
     with commands.OtherProcess("tensorflow", env=environment) as process:
         done = process.call("tff_reg.commands.run", "--process=anchor")

@@ -94,7 +94,7 @@ Differences from the paper, and what it leaves open:
     )
 
 
-def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
+def test_show_prints_flags_of_the_run(tmp_path):
     shown = call("--show=univarfl/table1/univarfl-pacs").stdout
     lines = [line.strip() for line in shown.splitlines() if line.startswith("  --")]
     read = dict(line.removeprefix("--").split("=", 1) for line in lines)
@@ -125,6 +125,6 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):
+def test_refusals(arguments, message):
     line = commands.refusal(call(*arguments))
     assert line.startswith(f"bin/recipes: {message}")

@@ -248,7 +248,7 @@ def test_numbers_are_means_over_seeds_and_over_choices_by_hand(tmp_path):
     assert two.mean == pytest.approx(sum(range(10, 30)) / 20)
 
 
-def test_what_is_missing_is_a_dash(tmp_path):
+def test_missing_numbers_are_dashes(tmp_path):
     made = made_of("man/table1", tmp_path / "runs", seeds=(0,))
     finished.finish(made.planned[0], [0.2], all_clients=[0.6])
     accuracy, rounds, missing, *_ = made.numbers(made.planned[:1])
@@ -369,7 +369,7 @@ def test_a_run_that_was_not_measured_makes_a_question_mark(monkeypatch):
         (["man/table2", "--runs_dir=/proc/x"], ["--runs_dir=/proc/x", "be written to"]),
     ],
 )
-def test_wrong_flags_are_told_in_one_line(arguments, words, tmp_path, no_tensorflow):
+def test_refusals(arguments, words, tmp_path, no_tensorflow):
     directory = tmp_path / "d"
     refused = no_tensorflow(f"--output_dir={directory}", *arguments)
     line = commands.refusal(refused, "reproduce")

@@ -73,7 +73,7 @@ TO_RUN = {
 }
 
 
-def test_what_is_not_run_here_is_shown_somewhere():
+def test_exceptions_are_shown_somewhere():
     shown = [command for lines in SHOWN.values() for command in lines]
     assert len(shown) > 70
     for each in ELSEWHERE:

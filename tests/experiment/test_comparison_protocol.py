@@ -13,7 +13,7 @@ def table(tmp_path, *runs):
     return text_of(tmp_path / "out")
 
 
-def test_what_ended_not_finite_is_said_and_never_the_best(tmp_path):
+def test_runs_that_end_not_finite_are_named_and_never_best(tmp_path):
     nan = float("nan")
     nobody = {"num_examples": 0, "rejected_clients": 2, "training_loss": nan}
     words = table(
@@ -63,7 +63,7 @@ def test_runs_of_different_code_are_said_to_be(tmp_path, drawn):
     assert said in words and said in drawn[-1][2]["note"]
 
 
-def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
+def test_unknown_settings_are_no_common_protocol(tmp_path):
     path = write_run(tmp_path / "a", [0.5], process="fedavg")
     config = json.loads((path / "config.json").read_text())
     for name in ("client_learning_rate", "local_epochs"):
@@ -146,9 +146,7 @@ REFUSALS = (
         (a_run, {"columns": ["ema"] * 2}, "columns=ema,ema: ema is there twice."),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_one_sentence(
-    tmp_path, make, wanted, words
-):
+def test_refusals(tmp_path, make, wanted, words):
     with pytest.raises(REFUSALS) as caught:
         experiment.compare(make(tmp_path), tmp_path / "out", **wanted)
     assert words in str(caught.value) and "\n" not in str(caught.value)

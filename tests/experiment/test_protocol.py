@@ -62,7 +62,7 @@ def test_those_of_a_method_count_for_all_and_each_has_its_own_if_asked(tmp_path)
     assert "num_clients: 16 (fedavg), 100 (feddyn);" in text
 
 
-def test_what_is_a_recipes_methods_own_is_no_protocol_for_others(tmp_path):
+def test_settings_of_a_recipes_method_do_not_apply_to_others(tmp_path):
     configs = plan(
         tmp_path, "fedavg", "fedavgm+fedmlb", "fedadam", recipe="fedmlb/table1/fedavgm"
     )

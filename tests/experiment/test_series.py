@@ -113,7 +113,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
         ({"batch_size": 0}, "batch_size=0"),
     ],
 )
-def test_what_makes_no_series_is_refused_in_one_sentence(tmp_path, arguments, words):
+def test_refusals(tmp_path, arguments, words):
     with pytest.raises(settings.SettingError) as caught:
         plan(tmp_path, **arguments)
     assert words in str(caught.value) and "\n" not in str(caught.value)
@@ -229,7 +229,7 @@ def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number)
     assert caught.value.number == number
 
 
-def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
+def test_a_stopped_executor_starts_no_other_run(tmp_path):
     begun, run = tmp_path / "begun", plan(tmp_path)[0]
     os.mkfifo(begun)
     # As an interpreter ends that is still starting.

@@ -93,7 +93,7 @@ def test_a_grid_is_read_and_every_method_tries_what_it_has():
         ("output_dir=a", "output_dir is not a setting that can be tuned"),
     ],
 )
-def test_what_is_no_grid_is_refused_in_one_sentence(text, words):
+def test_refusals_of_grids(text, words):
     with pytest.raises(settings.SettingError) as caught:
         tuning.parse(text)
     assert words in str(caught.value)
@@ -144,7 +144,7 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert again.configs == []
 
 
-def test_what_ended_not_finite_is_never_the_best(tmp_path):
+def test_settings_that_end_not_finite_are_never_best(tmp_path):
     arguments = ["--processes=fedavg,fedprox", "--total_rounds=2"]
     arguments += ["--grid=fedprox_strength=0.1,0.01,0.001"]
     executor = Pretending(diverging=[0.01])
