@@ -316,14 +316,21 @@ def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
     assert not output_dir.exists()
 
 
-def test_missing_data_are_named_before_tensorflow_loads(tmp_path):
-    output_dir = tmp_path / "run"
+def test_wrong_data_are_told_before_tensorflow_loads(tmp_path):
+    wrong, output_dir = tmp_path / "a.npz", tmp_path / "run"
+    wrong.write_bytes(b"text")
     with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
-        arguments = ["--process=fedavg", "--task=pacs", f"--output_dir={output_dir}"]
-        done = process.call("tff_reg.commands.run", *arguments)
-        words = "bin/run: There are no data: download https://"
-        assert words in commands.refusal(done, "run")
-    assert not output_dir.exists()
+        for arguments, words in (
+            (["--task=arrays", f"--data_dir={wrong}"], "no .npz file"),
+            (["--task=cifar10", f"--data_dir={tmp_path}"], "no cifar-10-batches-py"),
+            (["--task=pacs"], "bin/run: There are no data: download https://"),
+            (["--partition=split_file", f"--split_file={wrong}"], "a.npz"),
+            (["--partition=shards", "--classes_per_client=11"], "only 10 classes"),
+        ):
+            arguments = ["--process=fedavg", f"--output_dir={output_dir}", *arguments]
+            done = process.call("tff_reg.commands.run", *arguments)
+            assert words in commands.refusal(done, "run")
+            assert not output_dir.exists()
 
 
 def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):

@@ -176,6 +176,7 @@ class CheckedRun:
         """
         stop = stop or interruption.Interruption()
         self.check_ready()
+        examples = self._read()
         with _running(self.config):
             # Not before the runtime runs: `shutdown` would wait for its start.
             stop.before_exit(runtime.shutdown)
@@ -183,23 +184,35 @@ class CheckedRun:
                 self.config.total_rounds
             )
             stop.before_exit(progress.close)
-            return self.prepare(progress, **of_training).run()
+            return self.prepare(progress, examples=examples, **of_training).run()
+
+    def _read(self) -> Any:
+        """Reads the examples if that needs no TensorFlow: mistakes are told at once."""
+        config, tasks = self.config, self.tasks
+        is_given = config.data_dir is not None or config.synthetic_data
+        if not hasattr(tasks, "read") or not (
+            is_given or tasks.defaults(config.task).tfds_name is None
+        ):
+            return None
+        return tasks.read(**config.part(TaskSettings))
 
     def prepare(
         self,
         progress: progress_lib.Progress,
         *,
+        examples: Any = None,
         metrics: Mapping[str, Any] = {},
         **of_training: Any,
     ) -> Training:
         """Loads the data and builds the process, for the runtime in use.
 
-        `metrics` are those of the evaluation, more arguments those of `Training`.
+        `examples` may be read already; `metrics` are those of the evaluation, more
+        arguments those of `Training`.
         """
         config = self.config
         where = runtime.describe()
         progress.say(where[0].upper() + where[1:])
-        task = _task(config, self.tasks)
+        task = _task(config, self.tasks, examples)
         x_test, y_test = task.test_arrays()
         evaluation = evaluation_lib.CentralEvaluation(
             build_model_fn(config, task),
@@ -289,9 +302,10 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     )
 
 
-def _task(config: ResolvedConfig, tasks: Any) -> Any:
+def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     """Builds the task; refuses one on which no client would train."""
-    task = build_task(config, tasks)
+    given = {} if examples is None else {"examples": examples}
+    task = build_task(config, tasks, **given)
     largest = max(task.client_data.client_sizes)
     if config.drop_remainder and largest < config.batch_size:
         raise SettingError(
