@@ -64,15 +64,7 @@ def declared(memory: Declaration) -> Declared:
 
 
 def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]:
-    """Returns the keys of a method's memories, unique within a combination.
-
-    Args:
-      method: The method's name.
-      declarations: The method's `client_memory` or `server_memory`.
-
-    Returns:
-      Each memory's key by its name: `<method>/<name>`, or the name if it is shared.
-    """
+    """Returns the keys of a method's memories, unique within a combination."""
     return {
         name: name if declared(memory).is_shared else f"{method}/{name}"
         for name, memory in declarations.items()

@@ -147,21 +147,7 @@ class CentralEvaluation:
         )
 
     def __call__(self, weights: Any) -> collections.OrderedDict[str, float]:
-        """Evaluates the model with these weights.
-
-        Args:
-          weights: `tff.learning.models.ModelWeights` of the model, as
-            `process.get_model_weights(state)` returns them.
-
-        Returns:
-          `loss` (float, mean over the examples) and `accuracy` (float, share of the
-          examples whose most probable class is the label, 0 to 1), which only a
-          classifier has, and the user's own `metrics` (float). An example with a NaN
-          among its predictions counts as wrong.
-
-        Raises:
-          ValueError: If one of the user's metrics fails or returns no numbers.
-        """
+        """Evaluates the model with these weights."""
         weights.assign_weights_to(self._model)
         count = len(tf.nest.flatten(self._y)[0])
         loss, correct, predictions = 0.0, 0, []

@@ -15,15 +15,7 @@ _BATCH_SIZE = 256
 
 
 class TrainedModel(tf.Module):
-    """A model with its weights and the preprocessing of its examples.
-
-    Args:
-      model: A `tff.learning.models.VariableModel`, with its weights.
-      preprocess_fn: Maps examples as they are stored to the model's input; None if they
-        are the input.
-      input_spec: `tf.TensorSpec` of the examples, batch axis first, or a structure of
-        specs; None for the model's own.
-    """
+    """A model with its weights and the preprocessing of its examples."""
 
     def __init__(
         self,
