@@ -167,11 +167,11 @@ def call(method: Any, hook: str, *arguments: Any) -> Any:
 
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """Calls a function of a method with the checks and errors of `call`."""
-    drawn = random.getstate(), np.random.get_state()[2]
+    drawn = _drawn()
     try:
         with tf.variable_creator_scope(_no_variable):
             result = function(*arguments)
-        if drawn != (random.getstate(), np.random.get_state()[2]):
+        if drawn != _drawn():
             raise NeedError(
                 "it draws one of Python's or NumPy's random numbers, once when the"
                 " process is built and never again: take"
@@ -183,6 +183,12 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
         raise
     except Exception as error:  # A hook may raise anything.
         raise HookError(_format_hook_error(method, hook, error)) from error
+
+
+def _drawn() -> tuple[Any, Any]:
+    """Returns how far the global random generators of Python and NumPy are."""
+    of_numpy: Any = np.random.get_state()
+    return random.getstate(), of_numpy[2]
 
 
 def _no_variable(_: Any, **arguments: Any) -> Any:

@@ -104,9 +104,9 @@ class _Memories(Mapping[str, Any]):
 
 def frozen(structure: Any) -> Any:
     """Returns a memory with tuples for lists: a hook returns values, and edits none."""
-    if isinstance(structure, Mapping):
+    if contract.is_a(structure, Mapping):
         return {name: frozen(value) for name, value in structure.items()}
-    if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
+    if contract.is_a(structure, (list, tuple)) and not hasattr(structure, "_fields"):
         return tuple(map(frozen, structure))
     return structure
 

@@ -35,7 +35,8 @@ def declare(
     factory: AggregationFactory, *, adds_noise: bool, keeps_sums: bool
 ) -> AggregationFactory:
     """Says of an aggregator what cannot be seen from outside."""
-    vars(factory).update(adds_noise=adds_noise, keeps_sums=keeps_sums)
+    known: Any = factory
+    known.adds_noise, known.keeps_sums = adds_noise, keeps_sums
     return factory
 
 
