@@ -138,11 +138,14 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
     return dealt.deal(_load(chosen), chosen)
 
 
-def build(task: str, **settings: Any) -> Task:
+def build(
+    task: str, *, examples: tuple[ImageData, list] | None = None, **settings: Any
+) -> Task:
     """Builds a task.
 
     Args:
       task: One of `names()`.
+      examples: The result of `read` for the same arguments, if it is known already.
       **settings: As in `read`.
 
     Returns:
@@ -153,7 +156,8 @@ def build(task: str, **settings: Any) -> Task:
       TaskError: As in `read`; the other errors of `read` can occur, too.
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
-    return task_lib.build(defaults(task), read(task, **settings), chosen)
+    examples = examples or read(task, **settings)
+    return task_lib.build(defaults(task), examples, chosen)
 
 
 def _load(chosen: task_settings.TaskSettings) -> ImageData:

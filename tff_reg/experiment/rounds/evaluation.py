@@ -167,9 +167,17 @@ class CentralEvaluation:
             whole = tf.nest.map_structure(
                 lambda *parts: np.concatenate(parts), *predictions
             )
+            given = tf.nest.map_structure(_read_only, [self._y, whole])
             for name, metric in self.metrics.items():
-                totals[name] = _value(name, metric, self._y, whole)
+                totals[name] = _value(name, metric, *given)
         return totals
+
+
+def _read_only(array: Any) -> Any:
+    """Returns a view of an array that a metric cannot change."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def _are_classes(model: Any, labels: Any, predictions: Any) -> bool:
