@@ -20,14 +20,25 @@ RECEIVED = _tensors([[1.0, 2.0]], [5.0])
 
 def test_goes_back_to_the_model_that_was_received_before():
     method = methods.FedLESAM(radius=0.26)
-    received = {"received": _tensors([[4.0, 6.0]], [17.0])}
-    local = one_weight.local(global_weights=RECEIVED, memory=received)
+    memory = {"received": _tensors([[4.0, 6.0]], [17.0]), "visits": tf.constant(1)}
+    local = one_weight.local(global_weights=RECEIVED, memory=memory)
     back = one_weight.perturbation(method, local, None)
     # The way is 13 long.
     np.testing.assert_allclose(back[0], [[0.06, 0.08]], rtol=1e-7)
     np.testing.assert_allclose(back[1], [0.24], rtol=1e-7)
-    finished = method.finish(one_weight.local(global_weights=RECEIVED))
-    assert finished == methods.Finished(memory={"received": RECEIVED})
+    finished = method.finish(local)
+    assert finished.memory["received"] == RECEIVED and finished.memory["visits"] == 2
+
+
+def test_zero_weights_are_remembered_like_others():
+    zeros = _tensors([[0.0, 0.0]], [0.0])
+    memory = {"received": zeros, "visits": tf.constant(1)}
+    local = one_weight.local(
+        global_weights=_tensors([[3.0, 0.0]], [4.0]), memory=memory
+    )
+    back = one_weight.perturbation(methods.FedLESAM(radius=0.5), local, None)
+    np.testing.assert_allclose(back[0], [[-0.3, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(back[1], [-0.4], rtol=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["paper", "server", "published"])
@@ -38,7 +49,8 @@ def test_a_first_round_or_an_unchanged_model_moves_nothing(direction):
         memory=local_steps.first_memory(method, "client_memory", RECEIVED),
         server_memory=local_steps.first_memory(method, "server_memory", RECEIVED),
     )
-    same = dataclasses.replace(first, memory={"received": RECEIVED})
+    again = {"received": RECEIVED, "visits": tf.constant(1)}
+    same = dataclasses.replace(first, memory=again)
     for local in (first, same):
         for tensor, weight in zip(
             one_weight.perturbation(method, local, None), RECEIVED
@@ -74,7 +86,7 @@ def test_as_published_each_weight_moves_by_one_number_of_a_flat_vector():
 
 def test_what_is_not_used_is_neither_sent_nor_remembered():
     paper = methods.FedLESAM()
-    assert [*paper.client_memory] == ["received"] and not paper.server_memory
+    assert [*paper.client_memory] == ["received", "visits"] and not paper.server_memory
     published = methods.FedLESAM(direction="published")
     assert not published.client_memory
     assert published.server_memory == {"update": methods.sent(methods.zeros)}

@@ -77,8 +77,9 @@ class FedLESAM(method.Method):
 
     @property
     def client_memory(self) -> method.Declarations:  # pyright: ignore
-        # Zeros mean that the client has not taken part yet.
-        return {"received": memories.zeros} if self._is_local else {}
+        if not self._is_local:
+            return {}
+        return {"received": memories.zeros, "visits": _none_yet}
 
     @property
     def server_memory(self) -> method.Declarations:  # pyright: ignore
@@ -90,9 +91,9 @@ class FedLESAM(method.Method):
         if self._is_local:
             old = local.memory["received"]
             back = [o - c for o, c in zip(old, local.global_weights)]
-            took_part = fedsam.global_norm(old) > 0
             factor = self.radius / (fedsam.global_norm(back) + _NORM_EPSILON)
-            factor = tf.where(took_part, factor, tf.zeros_like(factor))
+            is_first = local.memory["visits"] == 0
+            factor = tf.where(is_first, tf.zeros_like(factor), factor)
             return tuple(factor * b for b in back)
         update = local.server_memory["update"]
         if self.direction == "published":
@@ -111,10 +112,17 @@ class FedLESAM(method.Method):
     def finish(self, local: method.Local) -> method.Finished:
         if not self._is_local:
             return method.Finished()
-        return method.Finished({"received": list(local.global_weights)})
+        received, visits = list(local.global_weights), local.memory["visits"] + 1
+        return method.Finished({"received": received, "visits": visits})
 
     def update_memory(self, server: method.Server) -> method.Memory:
         return {} if self._is_local else {"update": server.mean_delta}
+
+
+def _none_yet(weights: Sequence[Any]) -> tf.Tensor:
+    """Returns how often a new client took part."""
+    del weights
+    return tf.constant(0)
 
 
 def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:
