@@ -195,6 +195,7 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
     assert (run_dir / "analysis" / "singular_values.png").exists()
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_keep_their_own_results(run_dir, tmp_path):
     flags = ("--process=fedavg", "--learning_rate_schedule=cosine")
     other = train(tmp_path / "others" / run_dir.name, *flags)

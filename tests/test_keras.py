@@ -27,29 +27,29 @@ runtime.use("in_process")
 x, y = sklearn_datasets.load_digits(return_X_y=True)
 x, y = (x[:400] / 16).astype(np.float32).reshape(-1, 8, 8, 1), y[:400]
 clients = data.ArrayClientData(x, y, np.array_split(np.arange(400), 4))
-model_fn = models.build_model_fn("resnet8", image_shape=(8, 8, 1), num_classes=10)
+model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=10)
 found = []
-for chosen in ([], [methods.FedAlign(0.45)]):
-    process = training.build_regularized(
-        model_fn,
-        chosen,
-        training.build_sgd(0.05, momentum=0.9),
-        client_data=training.WholeClientData(batch_size=32, local_epochs=1),
-    )
-    rows = experiment.train(
-        process,
-        clients,
-        total_rounds=2,
-        clients_per_round=2,
-        evaluate=experiment.CentralEvaluation(model_fn, x, y),
-        progress=progress.Silence(),
-    ).rows
-    found += [float(row[key]) for row in rows for key in row if "loss" in key]
+process = training.build_regularized(
+    model_fn,
+    [methods.FedProx(0.1)],
+    training.build_sgd(0.05, momentum=0.9),
+    client_data=training.WholeClientData(batch_size=32, local_epochs=1),
+)
+rows = experiment.train(
+    process,
+    clients,
+    total_rounds=2,
+    clients_per_round=2,
+    evaluate=experiment.CentralEvaluation(model_fn, x, y),
+    progress=progress.Silence(),
+).rows
+found += [float(row[key]) for row in rows for key in row if "loss" in key]
 print(json.dumps([tf.keras.Model.__module__, keras.Model.__module__, found]))
 """
 KERAS_3_FIRST = "import keras; keras.layers.Dense(3)(tf.zeros([1, 2])); tf.keras.Model"
 
 
+@pytest.mark.slow  # Two processes; tests/test_seam.py has the quick ones.
 @needs_keras_3
 def test_where_keras_3_is_in_use_already_training_gives_the_same_digits():
     outputs = []
@@ -61,7 +61,7 @@ def test_where_keras_3_is_in_use_already_training_gives_the_same_digits():
     assert keras.Model.__module__.startswith("tf_keras.")
     assert [each[1] for each in outputs] == [keras.Model.__module__] * 2
     losses = outputs[0][2]
-    assert len(losses) == 8 and losses[0] > losses[2] and losses[4] > losses[6]
+    assert len(losses) == 4 and losses[0] > losses[2]
     assert outputs[1][2] == losses
 
 

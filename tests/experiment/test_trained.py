@@ -77,7 +77,10 @@ def test_clients_are_not_trained_from_states_that_are_not_theirs(run, tmp_path):
         found.check_client_states()
 
 
-@pytest.mark.parametrize("process, look_ahead", [("fednova", 0.0), ("fedacg", 0.85)])
+@pytest.mark.parametrize(
+    "process, look_ahead",
+    [pytest.param("fednova", 0.0, marks=pytest.mark.slow), ("fedacg", 0.85)],
+)
 def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
     """FedNova scales uploads, FedACG sends another model: both train as FedAvg does."""
     done = commands.call(

@@ -54,9 +54,21 @@ REFUSED = {
         **_BRANCHES,
     },
 }
-SLOW = ("text transformer", "sub-classed", "regression")
+# One method of each kind, and all that are refused; the others are slow.
+QUICK = {
+    "residual": ("fedavg", "moon", "fitnet", "fedmlb", "kd", "fedetf", "scaffold"),
+    "sub-classed, no training argument": ("fedavg", "fedrs", "fedlesam"),
+}
+
+
+def _is_quick(network, name):
+    return network in QUICK and name in (*REFUSED[network], *QUICK[network])
+
+
 CASES = [
-    pytest.param(network, name, marks=[pytest.mark.slow] if network in SLOW else [])
+    pytest.param(
+        network, name, marks=[] if _is_quick(network, name) else [pytest.mark.slow]
+    )
     for network in REFUSED
     for name in catalogue.names()
 ]

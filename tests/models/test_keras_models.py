@@ -10,6 +10,7 @@ from tests.models import keras_zoo
 from tff_reg import methods, models, runtime, training
 from tff_reg.data import keys
 from tff_reg.models import keras_calls
+from tff_reg.seam import keras_internals
 
 RATE, MOMENTUM, BATCH, STEPS = 0.1, 0.9, 4, 3
 KEY = np.array([5, 7], np.int64)
@@ -138,7 +139,7 @@ def test_steps_of_keras_applications_are_keras_own(keras, name):
         keras.utils.set_random_seed(1)
         model = keras_zoo.application(keras, name)
         if keras is keras_zoo.KERASES["keras 2"]:
-            for layer in keras_calls.layers_of(model):
+            for layer in keras_internals.layers_of(model):
                 if hasattr(layer, "rate"):
                     layer.rate = 0.0  # Of Dropout; see above.
         model_fn = models.from_keras(model)

@@ -18,6 +18,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg import seam
+from tff_reg.seam import keras_internals as inner
 
 _NON_LINEAR_LAYERS = ("ReLU", "LeakyReLU", "PReLU", "ELU", "ThresholdedReLU")
 
@@ -81,18 +82,12 @@ def keras_of(model: Any) -> Any:
     return sys.modules["keras"] if is_keras_3(model) else seam.keras()
 
 
-def layers_of(model: Any) -> list[Any]:
-    """Returns a model and all layers inside it, at any depth, each once."""
-    found = model._flatten_layers(include_self=True, recursive=True)
-    return list({id(layer): layer for layer in found}.values())
-
-
 def seeds_of(model: Any) -> list[Any]:
     """Returns the states, integers [2], of a Keras 3 model's random generators."""
     generators = [
         generator
-        for layer in layers_of(model)
-        for generator in getattr(layer, "_seed_generators", ())
+        for layer in inner.layers_of(model)
+        for generator in inner.seed_generators(layer)
     ]
     return list({id(g.state): g.state for g in generators}.values())
 
@@ -101,7 +96,7 @@ def is_random(model: Any) -> bool:
     """Whether Keras's own layers draw random numbers in a training pass."""
     if is_keras_3(model):
         return bool(seeds_of(model))
-    return any(_GENERATOR in vars(layer) for layer in layers_of(model))
+    return any(inner.GENERATOR in vars(layer) for layer in inner.layers_of(model))
 
 
 def call(
@@ -119,7 +114,7 @@ def call(
     model assigns to values that are variables. `key`, int64 [2], is the key of all
     random draws in training; None draws a key.
     """
-    layers = list({id(v): v for v in [*layers_of(whole), model]}.values())
+    layers = list({id(v): v for v in [*inner.layers_of(whole), model]}.values())
     layer_calls: list[LayerCall] = []
     run = _call_keras_3 if is_keras_3(model) else _call_keras_2
     with _as_numpy(layers), _recorded(layers, layer_calls):
@@ -231,12 +226,12 @@ def _call_keras_2(
     with contextlib.ExitStack() as stack:
         for module in {id(m): m for m in (model, *_modules_of(whole))}.values():
             stack.enter_context(_replaced(vars(module), standing_for))
-        for number, layer in enumerate(layers_of(whole)):
+        for number, layer in enumerate(inner.layers_of(whole)):
             # In TFF's graphs, Keras 2 would keep the losses of earlier passes.
-            stack.enter_context(_set(vars(layer), "_losses", []))
-            if _GENERATOR in vars(layer):
+            stack.enter_context(_set(vars(layer), inner.LOSSES, []))
+            if inner.GENERATOR in vars(layer):
                 generator = _KeyedGenerator(_key_of(key, number, training))
-                stack.enter_context(_set(vars(layer), _GENERATOR, generator))
+                stack.enter_context(_set(vars(layer), inner.GENERATOR, generator))
         output = model(x, training=training)
         losses = list(model.losses)
     return output, losses, [None] * len(values)
@@ -244,13 +239,10 @@ def _call_keras_2(
 
 def _modules_of(model: Any) -> Iterator[Any]:
     """Yields a Keras 2 model, its layers, and the `tf.Module`s inside them."""
-    for module in model._flatten_modules(include_self=True, recursive=True):
+    for module in inner.modules_of(model):
         yield module
         if not is_keras_2(module):  # A layer's `submodules` fail at cached masks.
             yield from module.submodules
-
-
-_GENERATOR = "_random_generator"
 
 
 class _KeyedGenerator:
@@ -334,7 +326,7 @@ def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
         regularizers = [
             getattr(source, name, None)
             for layer in layers
-            for source in (layer, *getattr(layer, "_trainable_variables", ()))
+            for source in (layer, *inner.own_weights(layer))
             for name in ("regularizer", "activity_regularizer")
         ]
         holders = {id(each): each for each in (*layers, *regularizers)}
@@ -353,29 +345,16 @@ def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in list(container.items() if is_dict else enumerate(container)):
             new = _replacement(value, standing_for)
-            value = _untracked(value)
+            value = inner.untracked(value)
             if new is not value and not isinstance(container, tuple):
                 stack.enter_context(_set(container, name, new))
-            if isinstance(value, (dict, list, tuple)) and not _is_internal(name):
+            if isinstance(value, (dict, list, tuple)) and not inner.is_internal(name):
                 stack.enter_context(_replaced(value, standing_for))
         yield
 
 
-def _is_internal(name: Any) -> bool:
-    """Whether an attribute is TensorFlow's own, such as its list of tracked objects."""
-    return isinstance(name, str) and name.startswith("_self_")
-
-
-def _untracked(value: Any) -> Any:
-    """Returns the plain container inside one of TensorFlow's tracking wrappers."""
-    if isinstance(value, list):
-        return getattr(value, "_storage", value)
-    is_other = isinstance(value, (dict, tuple))
-    return getattr(value, "__wrapped__", value) if is_other else value
-
-
 def _replacement(value: Any, standing_for: dict[int, Any]) -> Any:
-    value = _untracked(value)
+    value = inner.untracked(value)
     if isinstance(value, tf.Variable):
         return standing_for.get(id(value), value)
     if isinstance(value, functools.partial):  # A weight's regulariser.

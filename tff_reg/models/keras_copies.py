@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.models import keras_calls
+from tff_reg.seam import keras_internals
 
 
 def digest(model: Any) -> str:
@@ -31,7 +32,7 @@ def digest(model: Any) -> str:
 
 def _finalize(copy: Any) -> None:
     """Makes layers such as `Normalization` use the weights that were set."""
-    for layer in keras_calls.layers_of(copy):
+    for layer in keras_internals.layers_of(copy):
         if layer is not copy and hasattr(layer, "finalize_state"):
             layer.finalize_state()
 

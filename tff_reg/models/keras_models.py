@@ -23,7 +23,7 @@ from tff_reg.models import (
     keras_trial,
     learning_model as learning_model_lib,
 )
-from tff_reg.seam import tensorflow_internals
+from tff_reg.seam import keras_internals, tensorflow_internals
 
 
 class KerasModelFn:
@@ -323,9 +323,8 @@ def _spec_of(model: Any, given: Any) -> Any:
 
 
 def _check_layers(model: Any) -> None:
-    for layer in keras_calls.layers_of(model):
-        remat = getattr(layer, "_remat_mode", None)
-        if remat is not None and remat.mode is not None:
+    for layer in keras_internals.layers_of(model):
+        if keras_internals.is_recomputed(layer):
             raise ValueError(
                 f"The layer {layer.name!r} was made in a keras.RematScope, in which the"
                 " gradients of clients' weights are lost: make it outside of it."
@@ -360,7 +359,7 @@ def _check_weights(model: Any) -> None:
             f"{keras_calls.name_of(bound[0])} has a constraint, which Keras's"
             " optimisers apply after each step and clients here do not: leave it out."
         )
-    for layer in keras_calls.layers_of(model):
+    for layer in keras_internals.layers_of(model):
         if (
             layer.weights
             and layer.compute_dtype != layer.variable_dtype

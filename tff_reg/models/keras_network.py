@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.models import block_model, forward as forward_lib, keras_calls, layers
+from tff_reg.seam import keras_internals
 
 ForwardPass = forward_lib.ForwardPass
 MissingCapabilityError = block_model.MissingCapabilityError
@@ -273,7 +274,7 @@ class KerasNetwork(block_model.BlockModel):
     @property
     def keras_layers(self) -> list[Any]:
         """The Keras model and its layers, at any depth."""
-        return keras_calls.layers_of(self._plan.model)
+        return keras_internals.layers_of(self._plan.model)
 
     @property
     def weight_names(self) -> dict[int, str]:

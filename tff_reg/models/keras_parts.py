@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tff_reg.models import keras_calls, keras_trial
 from tff_reg.models.keras_network import Part
+from tff_reg.seam import keras_internals
 
 # Maximum number of blocks if the user names none; the papers' networks have no more.
 _MOST_BLOCKS = 6
@@ -69,7 +70,7 @@ def parts_of(
     if head is None:
         whole = [Part("whole", model)]
     ends = _ends_of(model, trial, last, names) if has_graph else []
-    nodes = _nodes_of(model) if ends else {}
+    nodes = keras_internals.nodes_of(model) if ends else {}
     if not ends or (head is not None and id(head) not in nodes):
         return whole, []  # The head may be inside of another layer.
     tensors = [_only(nodes[id(layer)], "output") for layer in ends]
@@ -111,13 +112,6 @@ def _ends_of(
             f" {', '.join(known)}."
         )
     return [layer for layer in cuts if layer.name in wanted]
-
-
-def _nodes_of(model: Any) -> dict[int, Any]:
-    """Returns the nodes of a model's graph by the `id` of the node's layer."""
-    graph = getattr(model, "_functional", None) or model
-    nodes = [node for each in graph._nodes_by_depth.values() for node in each]
-    return {id(getattr(n, "operation", None) or n.layer): n for n in nodes}
 
 
 def _only(node: Any, kind: str) -> Any:

@@ -38,8 +38,8 @@ MODULES = {
     "univarfl_cnn": "plain_cnns",
     "feduv_cnn": "plain_cnns",
 }
-_OURS = tuple(MODULES)
-MODEL_NAMES = (*_OURS, *plugins.entry_points(_ENTRY_POINTS, _OURS))
+_BUILTIN = tuple(MODULES)
+MODEL_NAMES = (*_BUILTIN, *plugins.entry_points(_ENTRY_POINTS, _BUILTIN))
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
@@ -77,7 +77,7 @@ def of_package(model_name: str) -> Optional[Callable[..., Any]]:
     def check(value: Any) -> str:
         return "" if callable(value) else "a function that makes the network"
 
-    return plugins.load(_ENTRY_POINTS, _OURS, model_name, check)
+    return plugins.load(_ENTRY_POINTS, _BUILTIN, model_name, check)
 
 
 def builder(model_name: str) -> Callable[..., Any]:

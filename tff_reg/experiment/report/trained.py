@@ -172,12 +172,12 @@ class TrainedRun:
         `kind`, with the run's process and the key of the next round.
         """
         self.check_client_states()
-        telling_task = types.SimpleNamespace(
-            model_fn=_telling(self.task.model_fn),
+        task = types.SimpleNamespace(
+            model_fn=_reporting_weights(self.task.model_fn),
             client_data=self.task.client_data,
             augment_fn=self.task.augment_fn,
         )
-        process = runs.build_process(self.config, telling_task)
+        process = runs.build_process(self.config, task)
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
             like=process.initialize(),
@@ -212,10 +212,10 @@ class TrainedRun:
         return began, {name: end(name, dataset(name)) for name in client_ids}
 
 
-def _telling(model_fn: Callable[[], Any]) -> Callable[[], Any]:
+def _reporting_weights(model_fn: Callable[[], Any]) -> Callable[[], Any]:
     """Wraps a `model_fn`: its models report their final weights as a metric."""
 
-    def telling_model_fn():
+    def reporting_model_fn():
         model = model_fn()
         report = model.report_local_unfinalized_metrics
         finalizers = model.metric_finalizers
@@ -232,7 +232,7 @@ def _telling(model_fn: Callable[[], Any]) -> Callable[[], Any]:
         )
         return model
 
-    return telling_model_fn
+    return reporting_model_fn
 
 
 def load(

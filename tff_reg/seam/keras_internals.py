@@ -1,0 +1,57 @@
+"""All uses of inner parts of Keras 3 (3.15) and of Keras 2 (2.14, tf_keras to 2.21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+# Attributes of a Keras 2 layer: its generator of random numbers, its losses.
+GENERATOR = "_random_generator"
+LOSSES = "_losses"
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Returns a model and all layers inside it, at any depth, each once."""
+    found = model._flatten_layers(include_self=True, recursive=True)
+    return list({id(layer): layer for layer in found}.values())
+
+
+def seed_generators(layer: Any) -> Any:
+    """Returns a Keras 3 layer's own random generators."""
+    return getattr(layer, "_seed_generators", ())
+
+
+def modules_of(model: Any) -> Iterator[Any]:
+    """Yields a Keras 2 model and the `tf.Module`s inside it, layers among them."""
+    return model._flatten_modules(include_self=True, recursive=True)
+
+
+def own_weights(layer: Any) -> Any:
+    """Returns a layer's own trainable weights, without those of layers inside."""
+    return getattr(layer, "_trainable_variables", ())
+
+
+def is_recomputed(layer: Any) -> bool:
+    """Whether a layer was made in a `keras.RematScope`."""
+    remat = getattr(layer, "_remat_mode", None)
+    return remat is not None and remat.mode is not None
+
+
+def nodes_of(model: Any) -> dict[int, Any]:
+    """Returns the nodes of a functional model's graph by the `id` of their layer."""
+    graph = getattr(model, "_functional", None) or model
+    nodes = [node for each in graph._nodes_by_depth.values() for node in each]
+    return {id(getattr(n, "operation", None) or n.layer): n for n in nodes}
+
+
+def is_internal(name: Any) -> bool:
+    """Whether an attribute is TensorFlow's own, such as its list of tracked objects."""
+    return isinstance(name, str) and name.startswith("_self_")
+
+
+def untracked(value: Any) -> Any:
+    """Returns the plain container inside one of TensorFlow's tracking wrappers."""
+    if isinstance(value, list):
+        return getattr(value, "_storage", value)
+    is_other = isinstance(value, (dict, tuple))
+    return getattr(value, "__wrapped__", value) if is_other else value
