@@ -109,7 +109,7 @@ _S = {"s": methods.zeros}
         ),
         (
             {"correct": _kernel_only},
-            "^mine.correct .*must return 2 tensors, one per weight.* returned 1",
+            "^mine.correct .*must return 2 tensors, one per weight.* not 1",
         ),
         ({"correct": lambda self, local, g: None}, "^mine.correct .*, not None"),
         (
@@ -137,7 +137,11 @@ _S = {"s": methods.zeros}
         ),
         (
             {"gradient": lambda self, local, gradient_at: gradient_at([0.0])},
-            "^mine.gradient .*must return 2 tensors",
+            "^mine.gradient .*gradient_at must be given 2 tensors",
+        ),
+        (
+            {"correct": lambda self, local, g: [local.step_size * x for x in g]},
+            "^mine.correct .*local.step_size is known only at the end",
         ),
         (
             {"start": lambda self, local: local.global_weights[:1]},

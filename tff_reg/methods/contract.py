@@ -258,18 +258,23 @@ def spec(value: Any) -> str:
 
 
 def check_like(
-    method: Any, hook: str, values: Any, expected: Sequence[Any], what: str = "weight"
+    method: Any,
+    hook: str,
+    values: Any,
+    expected: Sequence[Any],
+    what: str = "weight",
+    must: str = "it must return",
 ) -> list[Any]:
     """Checks that a hook returned tensors of the expected shapes and data types."""
     if not is_a(values, (list, tuple)):
-        why = f"it must return a list, one tensor per {what}, not {spec(values)}."
+        why = f"{must} a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
     if len(values) != len(expected):
         raise refuse(
             method,
             hook,
-            f"it must return {len(expected)} tensors, one per {what}, in order,"
-            f" but returned {len(values)}.",
+            f"{must} {len(expected)} tensors, one per {what}, in order, not"
+            f" {len(values)}.",
         )
     _check_each(method, hook, values, expected)
     return list(values)

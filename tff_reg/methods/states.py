@@ -166,6 +166,7 @@ class Local:
       scaled_gradient_sum: The decayed learning rate times the sum of the gradients that
         the optimiser used, one tensor per weight, at the end of training; None for SGD
         without momentum, where it equals -`delta`.
+      has_ended: Whether the training has ended.
     """
 
     weights: Sequence[Any]
@@ -185,6 +186,7 @@ class Local:
     local_steps: Any = None
     step_size: Any = None
     scaled_gradient_sum: Any = None
+    has_ended: bool = True
 
     @property
     def delta(self) -> Tensors:

@@ -15,6 +15,7 @@ from tff_reg.methods import checks, contract, method as method_lib
 from tff_reg.training import needs as needs_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
+_AT_END = ("step_size", "taken", "scaled_gradient_sum", "weight")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 # Tolerances between the numbers of two calls of a hook.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
@@ -107,6 +108,10 @@ class TrialHooks(Hooks):
     def _check(self, method: method_lib.Method, value: Any, name: str) -> None:
         """Checks that the process provides an attribute that a hook reads."""
         is_step = isinstance(value, method_lib.Step)
+        if name in _AT_END and not value.has_ended:
+            raise contract.NeedError(
+                f"local.{name} is known only at the end of training: read it in finish."
+            )
         if name == "class_counts" or (is_step and name not in _OF_WEIGHTS):
             checks.require_network(method, self.model)
             checks.require_classifier(method, self.model)

@@ -106,7 +106,8 @@ class LocalStep:
         if perturbation is None:
             return None
         variables = self.model.trainable_variables
-        contract.check_like(self.rule, "gradient", perturbation, variables)
+        must = "gradient_at must be given"
+        contract.check_like(self.rule, "gradient", perturbation, variables, must=must)
         start = [tf.identity(v) for v in variables]
         for variable, moved in zip(variables, perturbation):
             variable.assign_add(moved)

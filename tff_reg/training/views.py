@@ -64,6 +64,7 @@ class Views:
                 weighs_by_examples=not self._is_uniform,
                 hparams=visit.decayed,
                 local_steps=steps,
+                has_ended=is_last,
                 **at_end,
             )
             found[name] = self._hooks.observe(method, local)
