@@ -6,9 +6,9 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from tff_reg import methods, models, training
+from tff_reg.lazy import keras
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -35,7 +35,7 @@ class _Equal(methods.Method):
         )
 
 
-class _IsOne(tf_keras.layers.Layer):
+class _IsOne(keras.layers.Layer):
     def call(self, x):
         return tf.cast(x == 1.0, tf.float32)
 
@@ -47,8 +47,8 @@ def _loss(y_true, y_pred):
 
 def _train(loss, parts, **given):
     """Metrics of a client of five equal examples, whose logits are 2, 1, 1."""
-    layers = [tf_keras.layers.InputLayer([2]), _IsOne(), tf_keras.layers.Dense(3)]
-    model = tf_keras.Sequential(layers)
+    layers = [keras.layers.InputLayer([2]), _IsOne(), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
     model.layers[-1].kernel.assign(tf.ones([2, 3]))
     model.layers[-1].bias.assign([1.0, 0.0, 0.0])
     model_fn = models.from_keras(model, loss_fn=loss, **given)
@@ -60,7 +60,7 @@ def _train(loss, parts, **given):
 
 
 def test_hooks_compare_elements():
-    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     train = _train(loss, [_Equal()])
     assert train["equal/ones"] == pytest.approx(0.6)
     assert train["equal/others"] == pytest.approx(0.4)

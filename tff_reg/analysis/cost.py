@@ -188,8 +188,8 @@ def _recording_step(*args) -> Any:
             super().__init__(*args)
             self.gradients = []
 
-        def _pass(self, *args, **kwargs):
-            result = super()._pass(*args, **kwargs)
+        def run(self, *args, **kwargs):
+            result = super().run(*args, **kwargs)
             self.gradients.extend(result[0])
             return result
 

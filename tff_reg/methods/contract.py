@@ -160,13 +160,12 @@ def _file_of(cls: type) -> str:
     return os.path.basename(getattr(module, "__file__", None) or "interactive")
 
 
-def call(method: Any, hook: str, *arguments: Any) -> Any:
-    """Calls a hook of a method."""
-    return run(method, hook, getattr(method, hook), *arguments)
-
-
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
-    """Calls a function of a method with the checks and errors of `call`."""
+    """Calls a function of a method, usually a hook.
+
+    An error becomes a HookError, whose message begins with `<method>.<hook> (<file>,
+    line <number>)` and shows the author's line.
+    """
     drawn = _drawn()
     try:
         with tf.variable_creator_scope(_no_variable):

@@ -25,8 +25,8 @@ class Hooks:
     """Plain calls of the methods' hooks."""
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
-        """Calls a hook by `contract.call`."""
-        return contract.call(method, hook, *arguments)
+        """Calls a hook; see `contract.run`."""
+        return contract.run(method, hook, getattr(method, hook), *arguments)
 
     def observe(self, method: method_lib.Method, value: Any) -> Any:
         """Returns the `Step` or `Local` in the form that the method's hooks get."""
@@ -60,7 +60,8 @@ class TrialHooks(Hooks):
         """Calls a hook twice, and checks that it is a pure function."""
         before = self._weights(hook)
         first, second = (
-            contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
+            super(TrialHooks, self).call(method, hook, *map(_again, arguments))
+            for _ in range(2)
         )
         if self._weights(hook) != before:
             why = "it assigns to the model's weights: return them from the hook start."

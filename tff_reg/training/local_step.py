@@ -86,22 +86,7 @@ class LocalStep:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
         return gradients, gradient_at.num_examples, gradient_at.measured
 
-    def gradient_of(
-        self,
-        batch: Any,
-        locals_: Locals,
-        part_keys: PartKeys,
-        is_first: bool,
-        perturbation: Optional[Sequence[Any]],
-        loss: Optional[Callable[[Any], Any]],
-    ):
-        """Computes the gradient at perturbed weights, and restores the weights."""
-        start = self._move(perturbation)
-        result = self._pass(batch, locals_, part_keys, is_first, loss)
-        self._move_back(start)
-        return result
-
-    def _move(self, perturbation: Optional[Sequence[Any]]):
+    def move(self, perturbation: Optional[Sequence[Any]]):
         """Perturbs the weights; returns the old weights, or None if nothing changed."""
         if perturbation is None:
             return None
@@ -113,12 +98,12 @@ class LocalStep:
             variable.assign_add(moved)
         return start
 
-    def _move_back(self, start: Optional[Sequence[Any]]):
+    def move_back(self, start: Optional[Sequence[Any]]):
         if start is not None:
             for variable, value in zip(self.model.trainable_variables, start):
                 variable.assign(value)
 
-    def _pass(
+    def run(
         self,
         batch: Any,
         locals_: Locals,
@@ -126,7 +111,10 @@ class LocalStep:
         is_first: bool,
         loss: Optional[Callable[[Any], Any]],
     ):
-        """Computes gradient, number of examples and measurements at current weights."""
+        """Computes gradient, number of examples and measurements at current weights.
+
+        Only the first pass of a step updates metrics and statistics.
+        """
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
         with tf.GradientTape(self._is_trial, watch_accessed_variables=False) as tape:
@@ -137,10 +125,13 @@ class LocalStep:
                 )
             else:
                 step, num_examples = self._run_model(batch)
+            terms: list[method_lib.Term] = []
             total = step.task_loss
-            terms = self._terms(step, locals_, part_keys)
-            for term in terms:
-                total += term.weighted
+            for method in self._with_term:
+                own = self._step_of(method, step, locals_, part_keys)
+                given = self._hooks.call(method, "term", own)
+                terms.append(hook_results.term(method, given, step.task_loss.dtype))
+                total += terms[-1].weighted
             of = total
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
@@ -174,19 +165,6 @@ class LocalStep:
             )
         return [
             tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
-        ]
-
-    def _terms(self, step: method_lib.Step, locals_: Locals, part_keys: PartKeys):
-        """Computes the `Term` of each method."""
-        return [
-            hook_results.term(
-                method,
-                self._hooks.call(
-                    method, "term", self._step_of(method, step, locals_, part_keys)
-                ),
-                step.task_loss.dtype,
-            )
-            for method in self._with_term
         ]
 
     def _step_of(
@@ -353,9 +331,11 @@ class _GradientAt:
         if loss is not None or not is_first:
             # Other models expose only their loss, and count each forward pass.
             checks.require_network(self._step.rule, self._step.model)
-        gradients, num_examples, measured = self._step.gradient_of(
-            *self._arguments, is_first, perturbation, loss
+        start = self._step.move(perturbation)
+        gradients, num_examples, measured = self._step.run(
+            *self._arguments, is_first, loss
         )
+        self._step.move_back(start)
         if is_first:
             self.num_examples, self.measured = num_examples, measured
         return gradients
