@@ -1,12 +1,9 @@
-import dataclasses
 import json
 
 import pytest
 
 from benchmarks import client_states
-from benchmarks.shared import subject
 from tests import commands
-from tff_reg.experiment.rounds import process_state as experiment_states
 
 TINY = client_states.Setting(
     num_clients=7, clients_per_round=3, rounds=5, megabytes=0.1
@@ -51,20 +48,3 @@ def test_a_cohort_is_all_that_is_in_memory(tmp_path):
     peak = float(commands.python(code, TMPDIR=str(tmp_path)).stdout)
     # Two old states and two new ones; all clients' would be 320 MB.
     assert 16 <= peak < 100
-
-
-def test_states_that_are_not_those_stored_last_are_noticed(monkeypatch):
-    load = experiment_states.ClientStates.load
-
-    def load_in_another_order(self, client_ids):
-        return load(self, client_ids)[::-1]
-
-    monkeypatch.setattr(experiment_states.ClientStates, "load", load_in_another_order)
-    with pytest.raises(RuntimeError, match="is not the one stored last"):
-        client_states.measure(TINY)
-
-
-def test_a_disk_without_room_is_told_in_a_sentence():
-    with pytest.raises(subject.RefusedError) as caught:
-        client_states.measure(dataclasses.replace(TINY, megabytes=1e9))
-    assert "TMPDIR" in str(caught.value) and "\n" not in str(caught.value)

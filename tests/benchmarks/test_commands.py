@@ -7,13 +7,6 @@ import pytest
 from benchmarks import commands
 
 
-def test_the_table_says_what_was_found():
-    rows = [{"what": "import tff_reg", "seconds_median": 0.125, "turns": 1}]
-    cells = [line.split("|")[1:-1] for line in commands.table(rows)]
-    assert [cell.strip() for cell in cells[0]] == ["what", "seconds"]
-    assert [cell.strip() for cell in cells[-1]] == ["import tff_reg", "0.12"]
-
-
 @pytest.mark.slow
 def test_measures_every_wait():
     lines = []

@@ -7,30 +7,6 @@ import numpy as np
 from benchmarks import learning
 
 
-def _rows(system, *by_seed):
-    return [
-        {"method": "moon", "system": system, "seed": seed, "accuracies": accuracies}
-        for seed, accuracies in enumerate(by_seed)
-    ]
-
-
-def test_table_and_picture_have_both_systems(tmp_path):
-    rows = [
-        *_rows("tff_reg", [0.2, 0.5], [0.1, 0.7]),
-        *_rows("PyTorch", [0.3, 0.6], [0.3, 0.6]),
-    ]
-    (line,) = learning.table(rows)[2:]
-    assert [cell.strip() for cell in line.split("|")[1:-1]] == [
-        "moon",
-        "60.0 ± 14.1",
-        "50.0 / 70.0",
-        "60.0 ± 0.0",
-        "60.0 / 60.0",
-    ]
-    learning.plot(rows, str(tmp_path / "learning.png"))
-    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_pytorch_gets_the_split_the_initial_weights_and_the_settings(tmp_path):
     config = learning._config("moon", 1, 15, str(tmp_path / "run"))
     learning._write(str(tmp_path / "case.npz"), config)

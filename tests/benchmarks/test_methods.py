@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks import methods
 from tests import commands
-from tff_reg.methods import catalogue
 
 
 def row(method, seconds, fedavg_seconds, **fields):
@@ -43,46 +42,10 @@ def test_ratios_are_taken_within_a_turn_and_then_their_median():
     assert found["empty_round_seconds"] == 0.03
 
 
-def test_the_table_says_which_targets_are_missed():
-    table = methods.table(
-        [
-            row("fedprox", (0.104, 0.104), (0.1, 0.1)),
-            row("fedalign", (0.12, 0.12), (0.1, 0.1)),
-            row("fitnet", (0.2, 0.2), (0.1, 0.1)),
-        ]
-    )
-    head, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
-    assert head == [
-        "method",
-        "on",
-        "ms a step",
-        "ratio to FedAvg",
-        "quartiles",
-        "target",
-        "authors' code",
-        "arithmetic",
-    ]
-    on, missed = "resnet20, 32", "1.15 missed"
-    assert lines[1:] == [
-        ["fedprox", on, "104.0", "1.04", "1.04 - 1.04", "1.05", "1.18", "1.25"],
-        ["fedalign", on, "120.0", "1.20", "1.20 - 1.20", missed, "1.21", "1.25"],
-        ["fitnet", on, "200.0", "2.00", "2.00 - 2.00", "", "", "1.25"],
-    ]
-
-
 def test_all_methods_that_change_the_local_step_are_measured():
     everything = methods.parse_methods(None)
     assert everything[0] == "fedavg" and "fedadam" not in everything
     assert {*methods.TARGETS, *methods.AUTHORS} < {*everything}
-
-
-def test_sums_are_named_in_one_way():
-    assert methods.parse_methods("fedavg,MAN+fedprox,fedprox+man") == [
-        "fedavg",
-        "fedprox+man",
-    ]
-    with pytest.raises(catalogue.UnknownProcessError, match="fedprx"):
-        methods.parse_methods("fedavg,fedprx")
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +80,3 @@ def test_the_command_measures_and_writes(other_process, tmp_path):
         for line in done.stdout.splitlines()
     ]
     assert "FedAvg itself" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_method_that_the_model_cannot_have_is_said(other_process):
-    flags = ("--methods=stochdepth", "--model=cnn")
-    done = other_process.call("bin.bench", "methods", *flags)
-    assert done.returncode == 2
-    assert "no residual branches" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,6 +1,5 @@
 """The parts of the comparison with other simulators that can be wrong."""
 
-import json
 import sys
 
 import numpy as np
@@ -49,44 +48,6 @@ def test_a_program_is_asked_for_rounds_and_weights(tmp_path):
         assert 1e6 < peak[0] < 1e9
         weights = cases.weights_of(program, str(tmp_path))
     assert [w[0, 0] for w in weights] == [1, *range(1, 12)]
-
-
-def test_a_program_that_ends_is_not_waited_for(tmp_path):
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "none")]
-    with (
-        pytest.raises(RuntimeError, match="with status 1"),
-        asking.Program(command),
-    ):
-        pass
-
-
-def test_differences_are_in_units_of_the_way_that_was_gone():
-    before, expected = [np.zeros(3)], [np.array([0.0, 4.0, 0.0])]
-    assert peers.difference([np.array([3.0, 4.0, 0.0])], expected, before) == 0.75
-
-
-def test_rows_have_medians_and_their_ratios_to_pytorch():
-    more = {"seconds_start": 1.0, "seconds_first": 2.0, "peak_mb": 300}
-    rows = peers.rows_of(
-        "cnn",
-        {"pytorch": [2.0, 1.0, 9.0], "tff_reg_2": [1.0, 0.5, 7.0]},
-        {name: {**more, "difference": 1e-6} for name in ("pytorch", "tff_reg_2")},
-    )
-    assert json.loads(json.dumps(rows)) == rows
-    assert rows[1] == {
-        "case": "cnn",
-        "system": "tff_reg_2",
-        "clients_in_parallel": 2,
-        "seconds_median": 1.0,
-        "ratio_to_pytorch": 0.5,
-        "seconds_min": 0.5,
-        "seconds_max": 7.0,
-        "rounds": 3,
-        **more,
-        "difference": 1e-6,
-    }
-    cells = [cell.strip() for cell in peers.table(rows)[-1].split("|")]
-    assert cells[1:6] == ["cnn", "tff_reg", "2", "1.000", "0.50"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from PIL import Image, ImageEnhance
 
 from tff_reg.data import augmentation, keys
@@ -45,9 +44,7 @@ def _place(image, crop, padding):
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("padding", [1, 4])
-def test_pad_crop_cuts_every_image_exactly_at_a_place_of_its_own(
-    channels, dtype, padding
-):
+def test_pad_crop_cuts_each_image_at_its_own_place(channels, dtype, padding):
     images = _images((12, 9, 7, channels), dtype)
     crops = augmentation.pad_crop(padding)(images, _KEY)
     assert crops.dtype == tf.float32 and crops.shape == images.shape
@@ -58,12 +55,12 @@ def test_pad_crop_cuts_every_image_exactly_at_a_place_of_its_own(
 
 
 def test_pad_crop_reaches_all_places_equally_often():
-    images = np.repeat(_images((1, 4, 5, 1)), 3600, axis=0)
+    images = np.repeat(_images((1, 4, 5, 1)), 900, axis=0)
     crops = augmentation.pad_crop(1)(images, _KEY).numpy()
     counts = collections.Counter(_place(images[0], crop, 1) for crop in crops)
-    # Nine places, 400 each, standard deviation 19.
+    # Nine places, 100 each, standard deviation 9.
     assert len(counts) == 9
-    assert min(counts.values()) > 320 and max(counts.values()) < 480
+    assert min(counts.values()) > 60 and max(counts.values()) < 140
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -112,65 +109,15 @@ def test_composition_applies_its_parts_in_order():
     assert 0 < mirrored < len(images)
 
 
-def test_parts_of_a_composition_draw_independently():
-    # The same function twice: with one key for both, crops would coincide.
-    images = np.repeat(_images((1, 9, 9, 1)), 50, axis=0)
-    once = augmentation.compose(augmentation.pad_crop(1))(images, _KEY).numpy()
-    twice = augmentation.compose(augmentation.pad_crop(1), augmentation.pad_crop(1))(
-        images, _KEY
-    ).numpy()
-    first = [_place(images[0], crop, 1) for crop in once]
-    second = []
-    for crop, before in zip(twice, once):
-        second.append(
-            [
-                place
-                for place, window in _windows(before, 1).items()
-                if np.array_equal(window, crop)
-            ]
-        )
-    assert all(second)
-    assert sum(one not in places for one, places in zip(first, second)) > 30
-
-
 @pytest.mark.parametrize(
     "nothing",
     [augmentation.compose(), augmentation.pad_crop(0), augmentation.rotate(0)],
 )
-def test_what_changes_nothing_only_converts(nothing):
+def test_neutral_augmentations_only_convert(nothing):
     images = _images()
     found = nothing(images, _KEY)
     assert found.dtype == tf.float32
     assert np.array_equal(found, images.astype(np.float32))
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["known shape", "unknown shape"])
-def test_graph_data_set_and_tff_give_the_eager_result(known):
-    images = _images()
-    expected = _recipe()(images, _KEY).numpy()
-    shape = images.shape if known else [None, None, None, 3]
-
-    @tf.function(
-        input_signature=[tf.TensorSpec(shape, tf.uint8), tf.TensorSpec([2], tf.int64)]
-    )
-    def in_graph(images, key):
-        return _recipe()(images, key)
-
-    # Compilers may fuse the scaling, hence the last bit.
-    close = dict(rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(in_graph(images, _KEY), expected, **close)
-
-    dataset = tf.data.Dataset.from_tensors((images, _KEY)).map(_recipe())
-    np.testing.assert_allclose(next(iter(dataset)), expected, **close)
-
-    computation = tff.tensorflow.computation(
-        _recipe(),
-        [
-            tff.TensorType(np.uint8, shape),
-            tff.TensorType(np.int64, [2]),
-        ],
-    )
-    assert computation.type_signature.result.dtype == np.float32
 
 
 def _photographs(count=6, side=24):
@@ -205,7 +152,7 @@ def test_rotation_is_pillows_to_the_bit():
     assert 4 < np.std(angles) < 7.5 and np.abs(angles).max() <= 10
 
 
-def test_sometimes_changes_about_that_share_of_the_images():
+def test_sometimes_changes_the_given_share_of_images():
     images = _images((400, 3, 4, 1))
 
     def darken(images, key):
@@ -218,15 +165,6 @@ def test_sometimes_changes_about_that_share_of_the_images():
     # 100 expected, standard deviation 9.
     assert 65 < changed.sum() < 135
     assert np.array_equal(augmentation.sometimes(0, darken)(images, _KEY), images)
-
-
-def test_what_sometimes_does_draws_independently_of_whether_it_does():
-    images = np.repeat(_images((1, 4, 4, 1)), 600, axis=0)
-    crops = augmentation.sometimes(0.5, augmentation.pad_crop(1))(images, _KEY)
-    counts = collections.Counter(_place(images[0], crop, 1) for crop in crops.numpy())
-    # The centre is also where images stay that are left alone: 300 and 33.
-    assert len(counts) == 9 and 270 < counts.pop((1, 1)) < 400
-    assert min(counts.values()) > 12
 
 
 def _boxes(least, largest, count=500, height=30, width=40):
@@ -261,12 +199,6 @@ def test_resized_crops_have_the_areas_shapes_and_places_of_torchvisions():
     free = rows < 30
     places = top[free] / (30 - rows[free])
     assert places.min() == 0 and places.max() == 1 and abs(places.mean() - 0.5) < 0.06
-
-
-def test_a_box_that_never_fits_becomes_the_whole_image():
-    # Almost all of an image four times as wide as tall, at 4:3 at most.
-    boxes = _boxes(0.9, 1.0, count=20, height=10, width=40)
-    np.testing.assert_allclose(boxes, [[0, 0, 10, 40]] * 20, atol=1e-3)
 
 
 @pytest.mark.parametrize("start, length", [(3, 20), (0, 32), (9, 4)])
@@ -313,25 +245,11 @@ def test_jitter_is_pillows_with_factors_around_1():
         assert max(best) - min(best) > 0.4
 
 
-def test_jitter_keeps_pixels_in_their_own_range():
-    images = _photographs(20)
-    strengths = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
-    expected = augmentation.color_jitter(**strengths)(images, _KEY)
-    scaled = augmentation.color_jitter(**strengths, largest=1.0)(images / 255, _KEY)
-    np.testing.assert_allclose(scaled * 255, expected, atol=1e-3)
-
-
-def test_colours_of_images_without_a_range_are_not_varied():
+def test_jitter_of_images_without_a_range_is_refused():
     """Jitter cuts negative pixels off, in training and not in testing."""
     normalize = augmentation.normalize(0.0, 1.0, largest=1.0)
     with pytest.raises(augmentation.AugmentationError, match="resized_crop .*float32"):
         augmentation.recipe("resized_crop", normalize, largest=None)
-
-
-def test_jitter_needs_three_channels():
-    jitter = augmentation.color_jitter(brightness=0.4, contrast=0.4, saturation=0.4)
-    with pytest.raises(augmentation.AugmentationError, match="3 channels.* have 1"):
-        jitter(_images((2, 4, 4, 1)), _KEY)
 
 
 def _named(name):
@@ -365,42 +283,7 @@ def test_every_recipe_is_the_same_in_a_graph_and_another_with_another_key(name):
     assert np.array_equal(other, expected) == (name == "none")
 
 
-def test_recipes_are_what_their_names_say():
-    images = _images((200, 9, 9, 3))
-    normalize = augmentation.normalize(0.0, 1.0, largest=1.0)
-    expected = {
-        "none": [normalize],
-        "shift": [augmentation.pad_crop(1), normalize],
-        "crop_flip": [
-            augmentation.pad_crop(4),
-            augmentation.horizontal_flip(),
-            normalize,
-        ],
-        "rotate_crop_flip": [
-            augmentation.rotate(10),
-            augmentation.pad_crop(4),
-            augmentation.horizontal_flip(),
-            normalize,
-        ],
-        "half_crop_flip": [
-            normalize,
-            augmentation.horizontal_flip(),
-            augmentation.sometimes(0.5, augmentation.pad_crop(4)),
-        ],
-        "resized_crop": [
-            augmentation.random_resized_crop(0.08, 1.0),
-            augmentation.color_jitter(brightness=0.4, contrast=0.4, saturation=0.4),
-            augmentation.horizontal_flip(),
-            normalize,
-        ],
-    }
-    assert set(expected) == set(augmentation.RECIPE_NAMES)
-    for name, parts in expected.items():
-        found = augmentation.recipe(name, normalize, largest=255)(images, _KEY)
-        assert np.array_equal(found, augmentation.compose(*parts)(images, _KEY)), name
-
-
-def test_mans_recipe_has_borders_of_the_mean_and_fedaligns_black_ones():
+def test_crops_are_padded_before_or_after_normalising():
     images = np.full((200, 9, 9, 1), 51, np.uint8)
     normalize = augmentation.normalize(0.6, 0.2)
     for name, pixels in (("half_crop_flip", [-2, 0]), ("crop_flip", [-3, -2])):
@@ -408,29 +291,16 @@ def test_mans_recipe_has_borders_of_the_mean_and_fedaligns_black_ones():
         np.testing.assert_allclose(np.unique(found.numpy().round(4)), pixels)
 
 
-def test_raises_on_an_unknown_recipe_and_lists_the_known():
-    with pytest.raises(augmentation.AugmentationError, match="crop_flip"):
-        _named("flop")
-
-
 def test_raises_on_parameters_out_of_range():
-    for make, words in (
-        (lambda: augmentation.rotate(-1), None),
-        (lambda: augmentation.rotate(float("nan")), None),
-        (lambda: augmentation.sometimes(1.5, augmentation.pad_crop(1)), None),
-        (lambda: augmentation.random_resized_crop(0.0, 1.0), None),
-        (lambda: augmentation.random_resized_crop(0.5, 0.4), None),
-        (lambda: augmentation.random_resized_crop(0.5, 1.1), None),
-        (
-            lambda: augmentation.color_jitter(brightness=2, contrast=0, saturation=0),
-            None,
-        ),
-        (lambda: augmentation.pad_crop(-1), "padding"),
-        (lambda: augmentation.normalize(0.5, 0.0), None),
-        (lambda: augmentation.normalize(0.5, [0.1, -0.1]), None),
-        (lambda: augmentation.normalize(float("nan"), 1.0), None),
-        (lambda: augmentation.normalize([0.5, 0.5], [0.1, 0.1, 0.1]), None),
-        (lambda: augmentation.normalize(0.5, 0.5, largest=0), "largest"),
+    for make in (
+        lambda: augmentation.rotate(-1),
+        lambda: augmentation.sometimes(1.5, augmentation.pad_crop(1)),
+        lambda: augmentation.random_resized_crop(0.5, 0.4),
+        lambda: augmentation.color_jitter(brightness=2, contrast=0, saturation=0),
+        lambda: augmentation.pad_crop(-1),
+        lambda: augmentation.normalize(0.5, [0.1, -0.1]),
+        lambda: augmentation.normalize([0.5, 0.5], [0.1, 0.1, 0.1]),
+        lambda: _named("flop"),
     ):
-        with pytest.raises(augmentation.AugmentationError, match=words):
+        with pytest.raises(augmentation.AugmentationError):
             make()

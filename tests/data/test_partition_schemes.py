@@ -13,11 +13,11 @@ from tff_reg.data.partitions import dirichlet
 
 
 class TestShards:
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(
         case=schemes.labels_and_clients(), seed=schemes.seeds, extra=st.integers(0, 3)
     )
-    def test_gives_exactly_so_many_classes_or_says_why_not(self, case, seed, extra):
+    def test_gives_exactly_the_number_of_classes_or_raises(self, case, seed, extra):
         labels, num_clients = case
         present, sizes = np.unique(labels, return_counts=True)
         per_client = min(
@@ -54,17 +54,6 @@ class TestShards:
         assert sorted(counts[:, 2]) == [0, 8, 8, 8, 8, 8]
         assert sorted(counts[:, 0]) == [0, 0, 0, 0, 0, 7]
 
-    def test_any_two_classes_meet_equally_often(self):
-        labels = np.arange(100) % 5
-        together = np.zeros((5, 5))
-        for seed in range(400):
-            dealt = partitions.shards(labels, 5, classes_per_client=2, seed=seed)
-            held = (partitions.class_counts(labels, dealt) > 0).astype(int)
-            together += held.T @ held
-        # Five clients and ten pairs: half a client a pair and draw, 200 in all.
-        pairs = together[np.triu_indices(5, 1)]
-        assert pairs.sum() == 2000 and np.abs(pairs - 200).max() < 50
-
     @pytest.mark.parametrize(
         "per_client, words",
         [
@@ -92,19 +81,6 @@ class TestQuantity:
         large = sizes > 1000
         shares = counts[large] / sizes[large, np.newaxis]
         assert np.abs(shares - 0.25).max() < 0.05
-
-    def test_shares_have_the_moments_of_a_dirichlet(self):
-        labels = np.zeros(10_000, int)
-        first = [
-            partitions.quantity(
-                labels, 5, concentration=2.0, seed=seed, minimum_examples=0
-            )[0].size
-            / 10_000
-            for seed in range(600)
-        ]
-        # Mean 1/5, variance 0.2 * 0.8 / 11 = 0.0145.
-        assert abs(np.mean(first) - 0.2) < 0.02
-        assert abs(np.var(first) - 0.0145) < 0.004
 
     def test_draws_again_until_everybody_has_the_minimum(self):
         labels = np.zeros(400, int)
@@ -136,17 +112,6 @@ class TestDomain:
             assert max(sizes) - min(sizes) <= 1
         assert all((np.diff(part) > 0).all() for part in dealt)
 
-    def test_who_of_a_domain_gets_what_is_random(self):
-        one, other, again = (
-            partitions.domain(self.labels, 6, domains=self.domains, seed=seed)
-            for seed in (0, 1, 0)
-        )
-        assert schemes.same(one, again) and not schemes.same(one, other)
-        by_name = partitions.partition(
-            "domain", self.labels, 6, domains=self.domains, seed=0
-        )
-        assert schemes.same(one, by_name)
-
     @pytest.mark.parametrize(
         "num_clients, domains, words",
         [
@@ -156,7 +121,7 @@ class TestDomain:
             (3, domains[:-1], "100 domain numbers for 101 examples"),
         ],
     )
-    def test_raises_on_what_cannot_be_shared_out(self, num_clients, domains, words):
+    def test_raises_on_impossible_domain_partitions(self, num_clients, domains, words):
         with pytest.raises(partitions.PartitionError, match=words):
             partitions.domain(self.labels, num_clients, domains=domains, seed=0)
 
@@ -180,9 +145,7 @@ class TestSplitFile:
         "text",
         [
             "{0: [3, 1], 1: [7]}",
-            "{1: [7], 0: [1, 3]}\n",
             "  {0: {1, 3}, 1: (7,),}\n\n",
-            "{\n 0: [1,\n 3],\n 1: [7]\n}",
         ],
     )
     def test_reads_lists_sets_and_tuples_in_the_order_of_the_clients(
@@ -191,10 +154,6 @@ class TestSplitFile:
         dealt = self._read(tmp_path, text)
         assert [part.tolist() for part in dealt] == [[1, 3], [7]]
         assert all(part.dtype == np.int64 for part in dealt)
-
-    def test_a_client_may_have_nothing(self, tmp_path):
-        dealt = self._read(tmp_path, "{0: [], 5: [9]}")
-        assert [part.tolist() for part in dealt] == [[], [9]]
 
     @pytest.mark.skipif(
         not _OFFICIAL.exists(), reason="../shared/golden/splits is not there"
@@ -221,23 +180,13 @@ class TestSplitFile:
         "text, words",
         [
             ("", "not a Python dict of lists"),
-            ("{0: [1, 2", "not a Python dict of lists"),
-            ("{0: [1]}{1: [2]}", "not a Python dict of lists"),
-            ("[" * 100_000, "not a Python dict of lists"),
             ("{0: [1], [2]: [3]}", "not a Python dict of lists"),
-            ("[[1], [2]]", "must hold one dict"),
-            ("{}", "must hold one dict"),
             ("{'a': [1], 'b': [2]}", "must hold one dict"),
-            ("{0: 1, 1: 2}", "must hold one dict"),
-            ("{0: [1.5], 1: [2]}", "must hold one dict"),
-            ("{0: [True], 1: [2]}", "must hold one dict"),
             ("{0: '12', 1: [2]}", "must hold one dict"),
             ("{0: [1], 1: [2], 2: [3]}", "3 clients, but num_clients is 2"),
             ("{0: [1], 1: [10]}", "positions from 1 to 10, but there are 10"),
-            ("{0: [1], 1: [-1]}", "positions from -1 to 1"),
             ("{0: [1], 1: [99999999999999999999]}", "beyond 64 bits"),
             ("{0: [1, 2], 1: [2]}", "has the example 2 twice"),
-            ("{0: [1, 1], 1: [2]}", "has the example 1 twice"),
         ],
     )
     def test_raises_on_a_file_of_another_kind(self, tmp_path, text, words):
@@ -261,13 +210,11 @@ class TestRefusals:
         [
             np.array([], dtype=np.int64),
             np.array([0.0, np.nan, 1.0]),
-            np.array([0.0, np.inf]),
             np.array([0.5, 1.0]),
             np.array([-1, 0, 1]),
-            np.array([[0, 1], [1, 0]]),
             np.array(["cat", "dog"]),
         ],
-        ids=["empty", "nan", "infinite", "fraction", "negative", "matrix", "text"],
+        ids=["empty", "nan", "fraction", "negative", "text"],
     )
     def test_raises_on_labels_that_are_no_class_numbers(self, name, labels):
         with pytest.raises(partitions.PartitionError):
@@ -287,19 +234,18 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", schemes.CONCENTRATED)
     @pytest.mark.parametrize(
-        "concentration", [0, -1.0, float("nan"), float("inf"), None, "0.5"]
+        "concentration",
+        [
+            0,
+            float("nan"),
+            None,
+        ],
     )
     def test_raises_on_a_concentration_that_is_not_above_zero(
         self, name, concentration
     ):
         with pytest.raises(partitions.PartitionError, match="concentration"):
             schemes.make(name, np.arange(10), 2, 0, concentration)
-
-    def test_raises_at_once_when_the_minimum_needs_more_examples_than_there_are(self):
-        with pytest.raises(partitions.PartitionError, match="at most 10 clients"):
-            partitions.dirichlet_unbalanced(
-                np.arange(100) % 10, 11, concentration=1.0, seed=0
-            )
 
     def test_raises_after_a_bounded_number_of_draws(self):
         with (
@@ -312,10 +258,6 @@ class TestRefusals:
                 np.arange(100) % 10, 9, concentration=0.01, seed=0, max_draws=50
             )
         assert draws.call_count == 50
-
-    def test_raises_on_an_unknown_name_and_lists_the_known(self):
-        with pytest.raises(partitions.UnknownPartitionError, match="iid"):
-            partitions.partition("dirichlet", np.arange(10), 2, seed=0)
 
 
 class TestClassCounts:

@@ -12,7 +12,7 @@ from tff_reg.data.partitions import dirichlet
 
 
 @pytest.mark.parametrize("name", schemes.SCHEMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     case=schemes.labels_and_clients(),
     seed=schemes.seeds,
@@ -37,7 +37,7 @@ def test_is_disjoint_ascending_and_complete_where_promised(
         assert {part.size for part in dealt} == {labels.size // num_clients}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=schemes.labels_and_clients(), seed=schemes.seeds)
 def test_stratified_parts_are_equal_class_by_class(case, seed):
     labels, num_clients = case
@@ -46,7 +46,7 @@ def test_stratified_parts_are_equal_class_by_class(case, seed):
     assert np.ptp(counts, axis=0).max() <= 1
 
 
-def test_the_first_of_the_sequential_clients_takes_what_it_weighs_most():
+def test_the_first_sequential_client_is_dominated_by_one_class():
     labels = np.arange(4000) % 10
     first = []
     for seed in range(20):
@@ -60,25 +60,7 @@ def test_the_first_of_the_sequential_clients_takes_what_it_weighs_most():
     assert np.mean(first) > 200
 
 
-def test_sequential_weights_are_of_examples():
-    # One class is nine times as frequent: with equal weights it is nine tenths of what
-    # the first client takes, not half.
-    labels = np.repeat([0, 1], [9000, 1000])
-    dealt = partitions.dirichlet_sequential(labels, 20, concentration=1e6, seed=0)
-    counts = partitions.class_counts(labels, dealt)
-    assert 420 < counts[0, 0] < 480
-
-
-@settings(max_examples=40, deadline=None)
-@given(case=schemes.labels_and_clients(), seed=schemes.seeds)
-def test_iid_sizes_differ_by_at_most_one(case, seed):
-    labels, num_clients = case
-    sizes = [part.size for part in partitions.iid(labels, num_clients, seed=seed)]
-    assert max(sizes) - min(sizes) <= 1
-    assert sizes == sorted(sizes, reverse=True)
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=schemes.seeds,
     concentration=st.floats(0.1, 10.0),
@@ -101,7 +83,7 @@ def test_unbalanced_gives_everybody_the_minimum(
 
 
 @pytest.mark.parametrize("name", schemes.SCHEMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=schemes.labels_and_clients(), seed=schemes.seeds)
 def test_same_seed_gives_the_same_partition(name, case, seed):
     labels, num_clients = case
@@ -113,7 +95,7 @@ def test_same_seed_gives_the_same_partition(name, case, seed):
 
 
 @pytest.mark.parametrize("name", schemes.SCHEMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds=st.lists(schemes.seeds, min_size=2, max_size=2, unique=True))
 def test_different_seeds_give_different_partitions(name, seeds):
     labels = np.arange(500) % 10
@@ -122,9 +104,7 @@ def test_different_seeds_give_different_partitions(name, seeds):
 
 
 @pytest.mark.parametrize("name", schemes.SCHEMES)
-@pytest.mark.parametrize(
-    "dtype", [np.uint8, np.int32, np.int64, np.uint16, np.float32, np.float64]
-)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
 def test_does_not_depend_on_the_dtype_of_the_labels(name, dtype):
     labels = np.random.default_rng(3).integers(0, 10, 600)
     expected = schemes.make(name, labels, 7, 11)
@@ -135,15 +115,7 @@ def test_does_not_depend_on_the_dtype_of_the_labels(name, dtype):
 
 
 @pytest.mark.parametrize("name", schemes.DIRICHLETS)
-def test_does_not_depend_on_how_the_classes_are_numbered(name):
-    labels = np.random.default_rng(3).integers(0, 10, 600)
-    assert schemes.same(
-        schemes.make(name, labels, 7, 11), schemes.make(name, labels * 17 + 4, 7, 11)
-    )
-
-
-@pytest.mark.parametrize("name", schemes.DIRICHLETS)
-@pytest.mark.parametrize("concentration", [1e5, 1e300])
+@pytest.mark.parametrize("concentration", [1e300])
 def test_large_concentration_is_close_to_iid(name, concentration):
     labels = np.arange(20_000) % 10
     dealt = schemes.make(name, labels, 20, 0, concentration)
@@ -158,18 +130,8 @@ def test_large_concentration_is_close_to_iid(name, concentration):
     assert np.abs(counts - 100).max() <= spread
 
 
-@pytest.mark.parametrize("concentration", [1e-3, 1e-300])
-def test_small_concentration_gives_a_class_to_one_client_each(concentration):
-    labels = np.arange(1000) % 10
-    dealt = schemes.make("dirichlet_unbalanced", labels, 50, 0, concentration)
-    counts = partitions.class_counts(labels, dealt)
-    # All of a class but what rounding down leaves to a later client.
-    assert np.median(counts.max(axis=0)) >= 99
-    assert (counts > 0).sum(axis=0).max() <= 3
-
-
-@pytest.mark.parametrize("concentration", [1e-3, 1e-300])
-def test_small_concentration_gives_each_client_one_class_while_it_lasts(concentration):
+@pytest.mark.parametrize("concentration", [1e-300])
+def test_small_concentration_gives_each_client_one_class(concentration):
     # Some classes are wanted by more clients than there are examples for, so not all
     # clients can have their way to the end, and the classes' sizes are kept.
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
@@ -201,7 +163,7 @@ def _one_at_a_time(labels, num_clients, proportions, generator):
     return counts
 
 
-def test_balanced_has_the_distribution_of_taking_examples_one_at_a_time():
+def test_balanced_matches_drawing_one_example_at_a_time():
     # Uneven classes, of which two run out early: the mean counts must agree.
     labels = np.repeat([0, 1, 2, 3], [4, 6, 30, 20])
     proportions = np.array(
@@ -227,16 +189,7 @@ def test_balanced_has_the_distribution_of_taking_examples_one_at_a_time():
     np.testing.assert_allclose(np.mean(found, axis=0), expected, atol=0.45)
 
 
-@pytest.mark.parametrize("name", schemes.SCHEMES)
-def test_which_examples_of_a_class_a_client_gets_is_random(name):
-    labels = np.zeros(2000, dtype=np.int32)
-    dealt = schemes.make(name, labels, 2, 0, 1000.0)
-    for positions in dealt:
-        # About 1000 of 2000 positions: their mean is 1000, standard deviation 13.
-        assert abs(positions.mean() - 1000) < 80
-
-
-def test_unbalanced_cuts_each_class_at_the_cumulated_proportions_under_the_cap():
+def test_unbalanced_cuts_by_hand():
     # Hand computed: 12 examples, 3 clients, mean 4.
     # Class 0 (6): 0.5, 0.25, 0.25 -> ends 3, 4, 6 -> 3, 1, 2.
     # Class 1 (4): 1/2, 1/4, 1/4   -> ends 2, 3, 4 -> 2, 1, 1; held 5, 2, 3.

@@ -47,26 +47,7 @@ def test_rounds_are_those_of_a_run():
         assert _elements(iterator.select(2)) == _elements(expected)
 
 
-def test_a_data_set_function_gets_the_client_and_the_key_of_the_round():
-    calls = []
-
-    def client_dataset_fn(client_id, key):
-        calls.append((client_id, key.tolist()))
-        return tf.data.Dataset.range(3)
-
-    clients = _client_data()
-    source = data.SeededDataSource(
-        clients, seed=np.int64(7), client_dataset_fn=client_dataset_fn
-    )
-    assert str(source.federated_type) == "{int64*}@CLIENTS"
-    calls.clear()
-    source.iterator().select()
-    assert calls == [
-        (name, data.client_key(7, 1, name).tolist()) for name in clients.client_ids
-    ]
-
-
-def test_every_iterator_begins_at_round_1_and_copies_go_their_own_way():
+def test_iterators_begin_at_round_1_and_copies_are_independent():
     source = _source()
     first, second = source.iterator(), source.iterator()
     round_1 = _elements(first.select(3))
@@ -77,7 +58,7 @@ def test_every_iterator_begins_at_round_1_and_copies_go_their_own_way():
     assert _elements(copied.select(3)) == round_2
 
 
-def test_an_iterator_goes_on_from_its_bytes_in_another_source():
+def test_an_iterator_resumes_from_its_bytes():
     iterator = _source().iterator()
     iterator.select(2)
     stored = iterator.to_bytes()
@@ -102,37 +83,13 @@ def test_the_type_is_that_of_all_clients():
     assert source.iterator().federated_type == source.federated_type
 
 
-def test_clients_of_different_kinds_have_no_type():
-    source = data.SeededDataSource(
-        _client_data(),
-        seed=0,
-        client_dataset_fn=lambda name, key: tf.data.Dataset.from_tensors(
-            np.zeros(2, np.float32 if name == "client_0001" else np.int32)
-        ),
-    )
-    with pytest.raises(
-        program_source.DataSourceError, match="float32.*int32|int32.*float32"
-    ):
-        _ = source.federated_type
-
-
-@pytest.mark.parametrize("k", [0, -1, 6])
-def test_a_cohort_that_cannot_be_drawn_is_refused_and_no_round_passes(k):
+@pytest.mark.parametrize("k", [0, 6])
+def test_an_impossible_cohort_is_refused_and_no_round_passes(k):
     iterator = _source().iterator()
     before = iterator.to_bytes()
     with pytest.raises(sampling.SamplingError, match=f"Cannot draw {k} .* from 5"):
         iterator.select(k)
     assert iterator.to_bytes() == before
-
-
-def test_no_clients_and_no_seed_are_refused():
-    class NoClients:
-        client_ids = ()
-
-    with pytest.raises(program_source.DataSourceError, match="no clients"):
-        data.SeededDataSource(NoClients(), seed=0)
-    with pytest.raises(TypeError):
-        data.SeededDataSource(_client_data(), seed=0.5)
 
 
 def _labelled(*labels):
@@ -148,8 +105,6 @@ def _labelled(*labels):
     [
         (_source(), _source(seed=8), "begun with seed 7, and the seed is now 8"),
         (_source(), _source(sizes=SIZES[:-1]), "begun with other clients"),
-        (_source(), _source(sizes=(5, 3, 0, 4, 5)), "begun with other clients"),
-        (_source(), _source(first=1), "begun with other clients"),
         (_labelled(0, 1, 0, 1), _labelled(1, 0, 1, 0), "with other examples: "),
     ],
 )
@@ -160,9 +115,7 @@ def test_bytes_of_another_source_are_refused(source, other, message):
         resume(stored)
 
 
-@pytest.mark.parametrize(
-    "stored", [b"", b"\x80", b"3", b"[]", b"{}", json.dumps({"seed": 7}).encode()]
-)
+@pytest.mark.parametrize("stored", [b"", b"{}", json.dumps({"seed": 7}).encode()])
 def test_bytes_of_something_else_are_refused(stored):
     with pytest.raises(program_source.DataSourceError, match="not of a SeededData"):
         type(_source().iterator()).from_bytes(stored)

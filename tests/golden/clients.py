@@ -15,18 +15,7 @@ from tff_reg.training import local_round, trial
 
 
 def process(sizes, dtype, training, weighting, server_rate=1.0):
-    """The process of what clients do.
-
-    Args:
-      sizes: As for `mlp.model_fn`.
-      dtype: As there.
-      training: A `LocalTraining`.
-      weighting: A `tff.learning.ClientWeighting`.
-      server_rate: The server's learning rate.
-
-    Returns:
-      The process.
-    """
+    """The process of what clients do."""
     return training_lib.build_regularized(
         mlp.model_fn(sizes, dtype),
         training.methods,
@@ -83,15 +72,7 @@ class Step:
 
 
 class Client:
-    """A client that takes its steps one by one, by the product's `LocalRound`.
-
-    Args:
-      sizes: As for `process`, and so are the others.
-      dtype: Data type.
-      training: What the client does.
-      weighting: How clients weigh.
-      has_bias: Whether the network has biases.
-    """
+    """A client that takes its steps one by one, by the product's `LocalRound`."""
 
     def __init__(self, sizes, dtype, training, weighting, has_bias=True):
         self._network = (sizes, dtype, has_bias)
@@ -115,15 +96,7 @@ class Client:
         self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
 
     def begin(self, received, data, *, rate_factor=1.0, client=None, server=None):
-        """Begins a round.
-
-        Args:
-          received: The received weights, float [parameters].
-          data: The client's `data_set`.
-          rate_factor: The round's factor on the learning rate.
-          client: The client's memories, by their names among all methods'.
-          server: The server's, likewise.
-        """
+        """Begins a round."""
         weights = mlp.unflatten(received, *self._network)
         model = tff.learning.models.ModelWeights(weights, [])
         self._visit, progress = self._round.begin(

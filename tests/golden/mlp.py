@@ -11,16 +11,7 @@ from tff_reg import models
 
 
 def model_fn(sizes, dtype, has_bias=True):
-    """Gives a function that makes the model.
-
-    Args:
-      sizes: Features, units of the hidden layers, classes.
-      dtype: Data type.
-      has_bias: Whether the layers have biases.
-
-    Returns:
-      A function without arguments that makes a `LearningModel`.
-    """
+    """Gives a function that makes the model."""
     features, *hidden, classes = sizes
     dense = functools.partial(tf.keras.layers.Dense, dtype=dtype, use_bias=has_bias)
 

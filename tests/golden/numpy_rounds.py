@@ -19,18 +19,7 @@ _ASCENT_EPSILON = 1e-7
 
 
 def gradient(flat, x, y, sizes, activation_strength=0.0):
-    """The gradient of mean cross-entropy + strength / 2 * mean squares of the ReLUs.
-
-    Args:
-      flat: float64 [P]: kernel [units, inputs] and bias of every layer.
-      x: float64 [batch, features].
-      y: int [batch].
-      sizes: features, units of the hidden layers, classes.
-      activation_strength: zeta of MAN.
-
-    Returns:
-      float64 [P].
-    """
+    """The gradient of mean cross-entropy + strength / 2 * mean squares of the ReLUs."""
     kernels, inputs, start = [], [x], 0
     for count, units in zip(sizes, sizes[1:]):
         end = start + units * count
@@ -56,13 +45,6 @@ def clip(vector, max_norm):
 
 class Run:
     """One run of an algorithm over all cohorts of a configuration.
-
-    Args:
-      config: A variant's part of a J file's `config`. `ascent` 'clean' leaves the
-        previous gradient out of FedSpeed's ascent.
-      x: float64 [examples, features], all clients' rows in order.
-      y: int [examples].
-      initial: float64 [P].
 
     Attributes:
       arrays: The results by the names that they have in a J file behind the variant's.
@@ -203,15 +185,7 @@ class Run:
 
 
 def write_case(path, configs, x, y, initial):
-    """Writes a file of the form of the J files.
-
-    Args:
-      path: Where to.
-      configs: The file's `config`: a configuration a variant.
-      x: As in `Run`.
-      y: As in `Run`.
-      initial: As in `Run`.
-    """
+    """Writes a file of the form of the J files."""
     first = next(iter(configs.values()))
     arrays = dict(
         config=np.array(json.dumps(configs)),
@@ -226,44 +200,3 @@ def write_case(path, configs, x, y, initial):
             kind = "" if is_input else "f64."
             arrays[f"{kind}{variant}.{name}"] = value
     np.savez(path, **arrays)
-
-
-def write_fedcm(path, config):
-    """Writes a file of the form of FedCM's J file, of one variant, `base`."""
-    rng = np.random.default_rng(9)
-    sizes, rate_of_all = config["mlp"], config["local_iteration"] * config["lr"]
-    x = rng.normal(size=(sum(config["sizes"]), sizes[0]))
-    y = rng.integers(0, sizes[-1], len(x))
-    count = sum((inputs + 1) * units for inputs, units in zip(sizes, sizes[1:]))
-    cloud = initial = rng.normal(0, 0.5, count)
-    direction, steps, arrays = np.zeros(count), [], {}
-    ends = np.cumsum(config["sizes"])
-    for number, cohort in enumerate(config["cohorts"]):
-        arrays[f"round{number + 1}.delta_sent"] = direction
-        decay, models = config["lr_decay_per_round"] ** number, []
-        for one in cohort:
-            w = cloud
-            begins = range(ends[one] - config["sizes"][one], ends[one], config["batch"])
-            for begin in [*begins] * config["epochs"]:
-                rows = slice(begin, min(begin + config["batch"], ends[one]))
-                own = gradient(w, x[rows], y[rows], sizes)
-                mixed = config["alpha"] * own + (1 - config["alpha"]) * direction
-                mixed = clip(mixed, config["clip_norm"])
-                w = w - config["lr"] * decay * (mixed + config["weight_decay"] * w)
-                steps.append((w, mixed))
-            models.append(w)
-        moved = np.mean(models, axis=0) - cloud
-        direction = -moved / (rate_of_all * decay)
-        cloud = cloud + config["server_learning_rate"] * moved
-        arrays[f"round{number + 1}.server_params"] = cloud
-    names = ("params_after_each_step", "grad_seen_by_optimizer")
-    for name, values in zip(names, zip(*steps)):
-        arrays[f"trace.{name}"] = np.array(values)
-    np.savez(
-        path,
-        config=np.array(json.dumps({"base": config})),
-        x=x,
-        y=y,
-        initial_params=initial,
-        **{f"f64.base.{name}": value for name, value in arrays.items()},
-    )

@@ -47,15 +47,7 @@ def not_compared(name: str, what: Iterable[str]):
 
 
 def names(pattern: str, has_model: Optional[bool] = None) -> list[str]:
-    """The files that match, without their endings.
-
-    Args:
-      pattern: Of the names.
-      has_model: Whether only files with a model's weights, or only those without.
-
-    Returns:
-      The names, sorted.
-    """
+    """The files that match, without their endings."""
     result = []
     for path in sorted(FOLDER.glob(f"{pattern}.npz")):
         with np.load(path, allow_pickle=False) as file:
@@ -65,16 +57,7 @@ def names(pattern: str, has_model: Optional[bool] = None) -> list[str]:
 
 
 def parametrize(pattern: str, has_model: Optional[bool] = None, slow: str = ""):
-    """Runs a test for all files that match, in float64 and in float32.
-
-    Args:
-      pattern: As in `names`.
-      has_model: As in `names`.
-      slow: The data type in which the test is long by nature, if there is one.
-
-    Returns:
-      A decorator.
-    """
+    """Runs a test for all files that match, in float64 and in float32."""
 
     def decorate(test):
         dtypes = [
@@ -89,16 +72,7 @@ def parametrize(pattern: str, has_model: Optional[bool] = None, slow: str = ""):
 
 
 def parametrize_variants(variants: dict[str, Iterable[str]], default: str):
-    """Runs a test for all variants, in float64 and in float32.
-
-    Args:
-      variants: The names of the variants by the names of the files.
-      default: Pattern of the variants that are not slow in float64: those that have in
-        them what the others have.
-
-    Returns:
-      A decorator.
-    """
+    """Runs a test for all variants, in float64 and in float32."""
     params = [
         pytest.param(name, variant, dtype, marks=[pytest.mark.slow] * is_slow)
         for name, of_file in variants.items()
@@ -121,11 +95,6 @@ def others(variant: Optional[str], variants: Iterable[str]) -> list[str]:
 
 class Case:
     """One file.
-
-    Args:
-      name: Its name without the ending.
-      dtype: As below.
-      folder: Where it is.
 
     Attributes:
       name: The name.
@@ -201,15 +170,7 @@ class Case:
         )
 
     def check_summary(self, key: str, values, *, step=1, weights=None):
-        """Compares per-tensor norms, sums and first entries, and the total norm.
-
-        Args:
-          key: The key without `.norm` and so on.
-          values: Arrays in the file's order and layout.
-          step: Which step of the case this is.
-          weights: For an update: the weights before it, whose rounding limits a
-            float32 update.
-        """
+        """Compares per-tensor norms, sums and first entries, and the total norm."""
         if not any(f"{key}.{kind}" in self for kind in ("norm", "sum", "first16")):
             return
         if self.dtype == "float64":
@@ -279,12 +240,7 @@ class Case:
         return np.sin(0.7 * k + 0.3 * index + 0.1 + phase + chirp)
 
     def weights(self, phase: float, perturbation_phase=None) -> dict[str, np.ndarray]:
-        """Weights by their PyTorch names, in PyTorch's layout, float32.
-
-        Args:
-          phase: p of the formula.
-          perturbation_phase: q of `value(p) + 0.01 * wave(q)`, or None.
-        """
+        """Weights by their PyTorch names, in PyTorch's layout, float32."""
         result = {}
         for i, name in enumerate(self.plain("param_names")):
             shape = [int(s) for s in self.plain("param_shapes")[i] if s]

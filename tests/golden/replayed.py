@@ -45,18 +45,7 @@ def _layers(shapes: dict[str, list[int]], separator: str) -> dict[int, list[str]
 def _build_model(
     case: replay.Case, shapes: dict[str, list[int]]
 ) -> models.LearningModel:
-    """Our model whose weights have the shapes of the file's.
-
-    Args:
-      case: The file.
-      shapes: Its weights' shapes by their names.
-
-    Returns:
-      The model.
-
-    Raises:
-      ValueError: If there is none.
-    """
+    """Our model whose weights have the shapes of the file's."""
     wanted = sorted(shapes.values())
     projectors = [_PROJECTORS[one] for one in _PROJECTORS if f"{one}.weight" in shapes]
     is_residual = any(name.startswith("layer") for name in shapes)

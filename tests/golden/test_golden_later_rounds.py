@@ -15,7 +15,6 @@ from tests.golden import (
     clients as clients_lib,
     later,
     mlp,
-    numpy_rounds,
     replay,
     rounds as rounds_lib,
 )
@@ -120,27 +119,6 @@ def test_every_algorithm_is_known(name):
 )
 def test_rounds(name, variant, dtype):
     _check_variant(replay.Case(name, dtype), variant)
-
-
-@pytest.mark.golden
-def test_rounds_with_a_fraction_of_a_step_and_another_server_rate(tmp_path):
-    config = dict(
-        algorithm="FedCM",
-        sizes=[5, 9],
-        cohorts=[[0, 1], [1], [1, 0]],
-        lr=0.1,
-        lr_decay_per_round=0.9,
-        batch=4,
-        epochs=2,
-        weight_decay=1e-3,
-        mlp=[3, 4, 2],
-        alpha=0.2,
-        clip_norm=0.5,
-        server_learning_rate=0.75,
-        local_iteration=2.5,
-    )
-    numpy_rounds.write_fedcm(tmp_path / "J_made.npz", config)
-    _check_variant(replay.Case("J_made", "float64", tmp_path), "base")
 
 
 def _check_variant(case, variant):

@@ -15,12 +15,3 @@ def test_every_file_has_a_test():
     others = [name for name in replay.names("*") if name[0] not in replay.LETTERS]
     for name in others:
         replay.not_compared(name, ["all of it"])
-
-
-def test_what_is_not_compared_fails_for_our_own_files(pytestconfig):
-    is_strict = (
-        pytestconfig.getoption("--strict-golden") or replay.FOLDER == replay.OWN_FOLDER
-    )
-    expected = pytest.raises if is_strict else pytest.warns
-    with expected(UserWarning, match="^not compared: Z_own: unheard_of$"):
-        replay.not_compared("Z_own", ["unheard_of"])

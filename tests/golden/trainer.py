@@ -32,15 +32,6 @@ class Trainer:
         """The gradient by the product's local step, and what it measured.
 
         Statistics of norms are as after one forward pass.
-
-        Args:
-          batch: The batch.
-          *parts: The methods of the sum.
-          start: As for `local_steps.gradient`.
-          references: As there.
-
-        Returns:
-          The gradient and the measurements.
         """
         gradients, _, measurements = local_steps.gradient(
             self.replayed.model, parts, batch, start=start, references=references

@@ -61,18 +61,7 @@ def empty():
 
 @functools.cache
 def build(*methods, steps=5, num_clients=3, make_model=model_fn, **arguments):
-    """A combination's process, whose clients take whole batches in their own order.
-
-    Args:
-      *methods: Those of the combination.
-      steps: Of a client in a round.
-      num_clients: N.
-      make_model: Makes the model.
-      **arguments: Of `training.build_regularized`.
-
-    Returns:
-      The process.
-    """
+    """A combination's process, whose clients take whole batches in their own order."""
     given = {
         "client_optimizer_fn": training.build_sgd(RATE),
         "client_weighting": UNIFORM,
@@ -98,11 +87,7 @@ def weights_of(process, state):
 
 
 def run(process, state, data_sets, rounds):
-    """Rounds of all clients, from the first, of a process with client state.
-
-    Returns:
-      The state and the clients' after them.
-    """
+    """Rounds of all clients, from the first, of a process with client state."""
     client_states = [process.initial_client_state(state)] * len(data_sets)
     for _ in range(rounds):
         output = process.next(state, data_sets, client_states)

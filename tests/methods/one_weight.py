@@ -27,16 +27,7 @@ def local(**changes):
 
 
 def perturbation(one, local, gradient):
-    """Where a method takes the last gradient of a client's first step.
-
-    Args:
-      one: The method.
-      local: The client, without state.
-      gradient: What each pass gives.
-
-    Returns:
-      What is added to the weights, one tensor each, or None.
-    """
+    """Where a method takes the last gradient of a client's first step."""
     local = dataclasses.replace(local, state=one.begin(local))
     return perturbation_then(one, local, gradient)
 

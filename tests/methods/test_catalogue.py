@@ -15,10 +15,6 @@ from tff_reg.methods import catalogue
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_names_are_the_methods():
-    assert {"fedavg", "fedprox", "fedalign", "man"} <= set(catalogue.names())
-
-
 def test_classes_are_offered_by_their_names():
     for name, cls in catalogue.methods().items():
         assert getattr(methods, cls.__name__) is cls and cls.name == name
@@ -49,7 +45,7 @@ def test_parses_sums(process, parts):
         ("man+man", "names 'man' twice"),
     ],
 )
-def test_raises_on_what_is_no_process(process, message):
+def test_raises_on_an_unknown_process(process, message):
     with pytest.raises(
         catalogue.UnknownProcessError, match=message.replace("?", r"\?")
     ):
@@ -125,11 +121,6 @@ class Man(method.Method):
     name = "man"
 
 
-@dataclasses.dataclass(frozen=True)
-class Shouting(method.Method):
-    name = "THEIRS"
-
-
 SOMETHING = 3
 """
 
@@ -156,7 +147,7 @@ def _run(script, *folders):
     return json.loads(result.stdout)
 
 
-def test_a_method_of_an_installed_package_is_one_of_all(tmp_path):
+def test_methods_of_installed_packages_are_found(tmp_path):
     _install(tmp_path, "theirs", "theirs = theirs_module:Theirs")
     found = _run(
         """
@@ -208,44 +199,16 @@ def test_a_method_of_an_installed_package_is_one_of_all(tmp_path):
     }
 
 
-def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path):
-    folders = [tmp_path / name for name in ("one", "two", "again")]
-    for folder in folders:
-        folder.mkdir()
-    module = _THEIRS.replace('"theirs"', '"another"')
-    _install(folders[0], "theirs", "theirs = theirs_module:Theirs")
-    _install(folders[1], "other", "another = other_module:Theirs", module=module)
-    _install(folders[2], "theirs", "theirs = theirs_module:Theirs")
-    found = _run(
-        """
-        import json
-        from tff_reg.methods import catalogue
-        print(json.dumps(catalogue.names()))
-        """,
-        *folders,
-    )
-    assert found == [*catalogue.names(), "another", "theirs"]
-
-
 @pytest.mark.parametrize(
     "entry, message",
     [
         ("theirs = theirs_module:SOMETHING", "must be a sub-class of .*, but is 3"),
-        ("theirs = theirs_module:Man", "named 'theirs', a dataclass.*but is .*Man"),
         ("theirs = theirs_module:NoDataclass", "a dataclass if it has settings"),
-        ("theirs = theirs_module:Nothing", "cannot be loaded: AttributeError: .*No"),
         ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
-        ("theirs = broken_module:Theirs", "cannot be loaded: OSError: two lines"),
-        ("theirs = leaving_module:Theirs", "cannot be loaded: SystemExit"),
-        ("THEIRS = theirs_module:Shouting", "take small letters"),
         ("man = theirs_module:Man", "has the name of one of tff_reg's own: rename it"),
     ],
 )
-def test_a_package_whose_method_cannot_be_stops_what_asks_for_it_and_nothing_else(
-    tmp_path, entry, message
-):
-    _install(tmp_path, "broken", module="raise OSError('two\\nlines')\n")
-    _install(tmp_path, "leaving", module="raise SystemExit(3)\n")
+def test_a_broken_package_fails_only_when_its_method_is_used(tmp_path, entry, message):
     _install(tmp_path, "theirs", entry)
     said = _run(
         """
@@ -255,7 +218,7 @@ def test_a_package_whose_method_cannot_be_stops_what_asks_for_it_and_nothing_els
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert catalogue.parse("fedprox") == ("fedprox",)
-            assert not {"theirs_module", "broken_module"} & set(sys.modules)
+            assert "theirs_module" not in sys.modules
             assert "theirs" not in catalogue.methods()
         (said,) = caught
         try:
@@ -272,7 +235,7 @@ def test_a_package_whose_method_cannot_be_stops_what_asks_for_it_and_nothing_els
     assert re.search(message, said)
 
 
-def test_a_file_adds_its_methods_and_one_that_cannot_be_is_said(tmp_path):
+def test_a_file_adds_its_methods_and_a_broken_one_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(_THEIRS.partition("class NoDataclass")[0])
     (tmp_path / "none.py").write_text("x = 3\n")
     (tmp_path / "wrong.py").write_text("import nowhere_at_all\n")

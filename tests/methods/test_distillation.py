@@ -45,11 +45,6 @@ def test_kd_is_the_divergence_from_the_global_predictions(temperature):
     assert float(term.weighted) == pytest.approx(0.5 * expected)
 
 
-def test_the_true_class_is_removed_and_the_others_keep_their_order():
-    others = distillation.without_true_class(tf.constant(LOCAL), tf.constant(LABELS))
-    np.testing.assert_array_equal(others, [[1.0, 0.5], [-1.0, 3.0]])
-
-
 def test_fedntd_compares_the_other_classes_only():
     others = [np.array([[x[0, 0], x[0, 2]], x[1, 1:]]) for x in (RECEIVED, LOCAL)]
     term = methods.FedNTD(strength=2.0, temperature=2.0).term(_step())
@@ -91,9 +86,3 @@ def test_fitnet_is_the_mean_over_blocks_of_squared_differences():
 def test_the_divergence_of_an_empty_batch_is_zero():
     empty = tf.zeros([0, 3])
     assert distillation.divergence(empty, empty) == 0.0
-
-
-@pytest.mark.parametrize("method", [methods.KD, methods.FedNTD])
-def test_raises_on_a_temperature_that_is_not_positive(method):
-    with pytest.raises(ValueError, match="temperature=0.0: .* greater than 0"):
-        method(temperature=0.0)

@@ -11,20 +11,6 @@ def _random(*shape, seed=0):
     return tf.constant(np.random.default_rng(seed).normal(size=shape))
 
 
-def test_the_transmitting_matrix_is_the_mean_outer_product_over_positions():
-    x, y = _random(2, 4, 4, 3), _random(2, 2, 2, 5, seed=1)
-    pooled = x.numpy().reshape(2, 2, 2, 2, 2, 3).mean((2, 4))
-    expected = np.einsum("bhwc,bhwd->bcd", pooled, y) / 4
-    np.testing.assert_allclose(fedalign.transmitting_matrix(x, y), expected)
-
-
-def test_the_spectral_norm_converges_to_the_largest_singular_value():
-    matrix = _random(3, 4, 6)
-    exact = np.linalg.svd(matrix, compute_uv=False)[:, 0]
-    np.testing.assert_allclose(fedalign.spectral_norm(matrix, 300), exact, rtol=1e-6)
-    assert (fedalign.spectral_norm(matrix, 10) <= exact * (1 + 1e-12)).numpy().all()
-
-
 def test_the_spectral_norm_of_nothing_is_zero_with_zero_gradient():
     matrix = tf.zeros([1, 3, 3])
     with tf.GradientTape() as tape:
@@ -68,17 +54,7 @@ def _step(name="resnet8", norm="batch"):
     )
 
 
-def test_relative_scaling_makes_it_a_share_of_the_cross_entropy():
-    _, step = _step()
-    relative = methods.FedAlign(strength=0.3).term(step)
-    unscaled = methods.FedAlign(strength=0.3, lipschitz_scaling="absolute")
-    absolute = unscaled.term(step)
-    assert float(relative.weighted) == pytest.approx(0.3 * float(step.task_loss))
-    assert float(absolute.weighted) == pytest.approx(0.3 * float(absolute.raw))
-    assert relative.raw == absolute.raw
-
-
-def test_only_the_sub_block_learns_from_it_and_keeps_no_statistics():
+def test_only_the_sub_block_gets_gradients_and_statistics_stay():
     model, _ = _step()
     before = None
     with tf.GradientTape() as tape:
@@ -118,15 +94,3 @@ def test_a_model_of_one_block_is_refused_with_a_sentence():
     )
     with pytest.raises(ValueError, match="at least two blocks before"):
         methods.FedAlign().check_network(model)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (dict(width=0.0), "width=0.0: .* greater than 0"),
-        (dict(width=1.0), "width=1.0: .* less than 1"),
-    ],
-)
-def test_raises_on_settings_out_of_range(changes, message):
-    with pytest.raises(ValueError, match=message):
-        methods.FedAlign(**changes)

@@ -7,7 +7,7 @@ from tff_reg import methods
 
 
 @pytest.mark.parametrize("scaled, gamma_scale", [("code", 1.5), ("kernels", 1.0)])
-def test_measures_kernels_by_their_size_and_biases_not(scaled, gamma_scale):
+def test_scales_kernels_by_their_magnitude_but_not_biases(scaled, gamma_scale):
     fedasam = methods.FedASAM(radius=0.5, offset=0.5, scaled=scaled)
     variables = [
         tf.Variable([[2.0, -1.0]], name="dense/kernel", dtype=tf.float64),

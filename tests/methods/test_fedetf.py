@@ -4,14 +4,7 @@ import tensorflow as tf
 
 from tests.training import every_method
 from tff_reg import methods, models
-from tff_reg.methods import catalogue
 from tff_reg.training import adaptation
-
-
-def test_the_loss_sees_the_logarithms_of_the_counts():
-    logits = tf.constant([[1.0, 2.0, 3.0]], tf.float64)
-    changed = methods.FedETF().change_logits(logits, tf.constant([4, 0, 1]))
-    np.testing.assert_allclose(changed, logits + np.log([4.0, 1.0, 1.0]), rtol=1e-14)
 
 
 def test_the_model_gets_a_simplex_for_its_classifier():
@@ -45,9 +38,3 @@ def test_fewer_dimensions_than_classes_are_refused():
     fedetf = methods.FedETF(dimensions=2)
     with pytest.raises(ValueError, match="3 classes need at least as many dimensions"):
         fedetf.adapt_network(every_method.build_network())
-
-
-def test_does_not_go_with_a_frozen_classifier_or_other_logits():
-    for other in ("freeze", "fedlc", "fedrs"):
-        with pytest.raises(catalogue.UnknownProcessError, match="both"):
-            catalogue.parse(f"fedetf+{other}")

@@ -2,7 +2,6 @@ import pytest
 
 from tests.methods import linear
 from tff_reg import methods
-from tff_reg.methods import catalogue
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -18,10 +17,3 @@ def test_is_scaffold_and_fedsam_to_the_bit():
         state, client_states = linear.run(process, state, data_sets, 2)
         results.append([linear.weights_of(process, state), *client_states])
     linear.assert_close(*results, 0.0)
-
-
-def test_has_the_settings_of_the_sum():
-    assert catalogue.settings("fedgamma") == catalogue.settings("scaffold+fedsam")
-    (radius,) = catalogue.strengths("fedgamma")
-    (of_fedsam,) = catalogue.strengths("fedsam")
-    assert radius.setting == of_fedsam.setting

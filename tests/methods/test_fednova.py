@@ -43,13 +43,6 @@ def test_three_steps_go_together_by_the_optimizer(proximal, hparams, length):
     assert found == pytest.approx(1 / length, rel=1e-12)
 
 
-def test_the_proximal_term_is_added_after_clipping():
-    nova = methods.FedNova(proximal=0.5)
-    one_weight.assert_adds(nova.correct_clipped, 0.5 * (3 - 1))
-    gradient = [7.0]
-    assert methods.FedNova().correct_clipped(None, gradient) is gradient
-
-
 def _batched(features, labels):
     element = {"x": features, "y": labels}
     return tf.data.Dataset.from_tensor_slices(element).batch(4)
@@ -63,7 +56,7 @@ def _start():
     ]
 
 
-def test_weighs_by_examples_whose_number_nobody_knew_before():
+def test_weighs_by_the_number_of_examples_of_batched_data():
     process = linear.build(
         methods.FedNova(),
         client_data=training.BatchedData(),
@@ -87,17 +80,3 @@ def test_weighs_by_examples_whose_number_nobody_knew_before():
     linear.assert_close(linear.weights_of(process, output.state), expected)
     measured = output.metrics["client_work"]["train"]
     assert measured["rejected_clients"] == 0
-
-
-def test_with_equal_steps_it_is_fedavg():
-    clients = [linear.whole(*linear.examples(seed, 6)) for seed in (0, 1)]
-    results = []
-    for parts in ([methods.FedNova()], []):
-        process = linear.build(*parts, client_optimizer_fn=_sgd())
-        state = process.next(linear.started(process, _start()), clients).state
-        results.append(linear.weights_of(process, state))
-    linear.assert_close(*results)
-
-
-def _sgd():
-    return training.build_sgd(linear.RATE, 0.9, weight_decay=0.1)

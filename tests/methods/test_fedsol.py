@@ -63,7 +63,7 @@ def test_moves_the_last_layer_or_all_others(part, length):
         (methods.Freeze(), []),
     ],
 )
-def test_the_head_is_what_of_the_last_layer_trains(of_classifier, names):
+def test_the_head_is_the_trainable_part_of_the_last_layer(of_classifier, names):
     model = training.adapt_model_fn(every_method.model_fn, [of_classifier])()
     found = [v.name.split(":")[0] for v in model.network.head_variables]
     assert sorted(found) == sorted(names)
@@ -73,7 +73,7 @@ def test_the_head_is_what_of_the_last_layer_trains(of_classifier, names):
 
 
 @pytest.mark.parametrize("perturbation", ["fixed", "adaptive"])
-def test_a_divergence_that_is_a_rounding_moves_nothing(perturbation):
+def test_rounding_errors_of_the_divergence_move_nothing(perturbation):
     gradient = [1e-8 * g for g in GRADIENT]
     for tensor in _perturbation(gradient, perturbation=perturbation):
         np.testing.assert_array_equal(tensor, np.zeros_like(tensor))
@@ -92,7 +92,7 @@ class _Reading(method.Method):
         return method.Term(raw=0.0, weighted=0.0 * step.task_loss)
 
 
-def test_the_global_model_is_evaluated_with_the_statistics_that_came_with_it():
+def test_the_global_model_is_evaluated_with_its_own_statistics():
     received = every_method.model_fn()
     rng = np.random.default_rng(3)
     for variable in received.trainable_variables:

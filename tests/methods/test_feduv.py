@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.methods import catalogue, feduv
+from tff_reg.methods import feduv
 
 
 def _value_and_gradient(function, values):
@@ -13,18 +13,7 @@ def _value_and_gradient(function, values):
     return float(value), tape.gradient(value, values).numpy()
 
 
-def test_predictions_lack_the_deviation_that_they_do_not_have():
-    # Deviations 0, sqrt(2) / 4 and sqrt(2) / 4; wanted is 1 / sqrt(3).
-    probabilities = [[0.2, 0.15, 0.65], [0.2, 0.65, 0.15]]
-    value, gradient = _value_and_gradient(feduv.missing_deviation, probabilities)
-    lacking = np.array([0, 2**0.5 / 4, 2**0.5 / 4])
-    assert value == pytest.approx(np.mean(3**-0.5 - lacking), rel=1e-12)
-    np.testing.assert_array_equal(gradient[:, 0], 0.0)
-    expected = 2**-0.5 / 3
-    np.testing.assert_allclose(gradient[:, 1], [expected, -expected], rtol=1e-12)
-
-
-def test_predictions_that_vary_enough_lack_nothing():
+def test_the_missing_deviation_of_varied_predictions_is_zero():
     value, gradient = _value_and_gradient(feduv.missing_deviation, np.eye(2))
     assert value == 0
     np.testing.assert_array_equal(gradient, 0.0)
@@ -57,9 +46,3 @@ def test_features_that_are_all_equal_have_a_value_and_no_gradient(count, expecte
     value, gradient = _value_and_gradient(feduv.uniformity, features)
     assert value == expected
     np.testing.assert_array_equal(gradient, np.zeros_like(features))
-
-
-def test_does_not_go_with_univarfl():
-    message = "univarfl and feduv both spread the features"
-    with pytest.raises(catalogue.UnknownProcessError, match=message):
-        catalogue.parse("feduv+univarfl")

@@ -12,32 +12,46 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.methods import linear
-from tests.methods.probes import (
-    _batched,
-    _Counting,
-    _Following,
-    _LookingAhead,
-    _measured,
-    _minus,
-    _Normalised,
-    _plus,
-    _Priors,
-    _Rebelling,
-    _Returning,
-    _Rolling,
-    _start,
-    _weights,
-)
 from tff_reg import methods, training
-from tff_reg.methods import method
+from tff_reg.methods import fedsam, method
 from tff_reg.models import learning_model
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
 RATE = linear.RATE
-BY_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
 # Batches of at most four, one pass.
 BATCHES = training.WholeClientData(batch_size=4, shuffle=False)
+
+
+def _start():
+    """Weights to begin with."""
+    rng = np.random.default_rng(6)
+    return [
+        rng.normal(size=(linear.FEATURES, linear.CLASSES)),
+        rng.normal(size=linear.CLASSES),
+    ]
+
+
+def _plus(first, second, factor=1.0):
+    return [a + factor * b for a, b in zip(first, second)]
+
+
+def _minus(first, second):
+    return _plus(first, second, -1.0)
+
+
+def _batched(features, labels, size=4):
+    """A client's data set as batches."""
+    element = {"x": features, "y": labels}
+    return tf.data.Dataset.from_tensor_slices(element).batch(size)
+
+
+def _measured(output):
+    return output.metrics["client_work"]["train"]
+
+
+def _weights(process, output):
+    return linear.weights_of(process, output.state)
 
 
 def _train(weights, examples, steps, correct=lambda w, gradient: gradient):
@@ -57,6 +71,16 @@ in_both_forms = pytest.mark.parametrize("form", _FORMS)
 
 
 # Class counts, and the logits before the loss.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Priors(method.Method):
+    """Adds to each logit the logarithm of how many examples of its class there are."""
+
+    name = "priors"
+
+    def change_logits(self, logits, class_counts):
+        return logits + tf.math.log(tf.cast(class_counts, logits.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +159,22 @@ def test_the_loss_sees_logits_changed_by_the_class_counts_of_the_whole_client(fo
     assert measured["num_examples"] == 8
 
 
+@dataclasses.dataclass(frozen=True)
+class _Counting(method.Method):
+    """Keeps the class counts that a client begins with, and scales gradients by one."""
+
+    name = "counting"
+
+    def begin(self, local):
+        return local.class_counts
+
+    def correct(self, local, gradient):
+        factor = tf.cast(local.state[1], gradient[0].dtype)
+        return [factor * g for g in gradient]
+
+
 @in_both_forms
-def test_class_counts_are_known_where_a_client_begins(form):
+def test_class_counts_are_known_at_begin(form):
     process = linear.build(_Counting(), client_data=_FORMS[form][0], population=None)
     features, _ = linear.examples(0)
     output = process.next(
@@ -162,6 +200,28 @@ def test_a_client_without_examples_counts_no_class_and_changes_nothing(form):
 
 
 # Gradients that are taken elsewhere.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Returning(method.Method):
+    """Takes the gradient nearer to the model that the client received before."""
+
+    name = "returning"
+    client_memory = {
+        "old": methods.initial_weights,
+        "first": methods.initial_weights,
+        "visits": lambda weights: tf.constant(0),
+    }
+    radius: float = 0.5
+
+    def gradient(self, local, gradient_at):
+        back = [old - s for old, s in zip(local.memory["old"], local.start)]
+        norm = fedsam.global_norm(back)
+        return gradient_at([tf.math.divide_no_nan(self.radius * b, norm) for b in back])
+
+    def finish(self, local):
+        visits = local.memory["visits"] + 1
+        return methods.Finished(memory={"old": list(local.start), "visits": visits})
 
 
 def test_a_perturbation_by_memory_is_one_pass_of_the_batch():
@@ -196,138 +256,33 @@ def _loss(weights, features, labels):
     return np.sum(difference**2) / len(labels)
 
 
-def test_a_second_loss_of_the_batch_says_where_the_gradient_is_taken():
-    strength, steps = 0.3, 3
-    process = linear.build(
-        _Rebelling(), methods.FedProx(strength=strength), steps=steps
-    )
-    examples = features, _ = linear.examples(0)
-    received = _start()
-    output = process.next(linear.started(process, received), [linear.whole(*examples)])
-    weights, losses, distances = received, [], []
-    for _ in range(steps):
-        away = _minus(weights, received)
-        gap = 2 * (features @ away[0] + away[1]) / features.shape[0] / linear.CLASSES
-        second = _plus([features.T @ gap, gap.sum(0)], away)
-        losses.append(_loss(weights, *examples))
-        distances.append(sum(np.sum(a**2) for a in away))
-        there = _plus(weights, second, 0.1)
-        gradient = linear.gradient(there, *examples)
-        # All terms of the combination are taken there.
-        gradient = _plus(gradient, _minus(there, received), strength)
-        weights = _plus(weights, gradient, -RATE)
-    linear.assert_close(_weights(process, output), weights)
-    # Metrics are those of the first pass.
-    measured = _measured(output)
-    assert measured["num_examples"] == 8 * steps
-    assert measured["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
-    assert measured["fedprox/term"] == pytest.approx(np.mean(distances), rel=1e-5)
-    straight = _train(
-        received,
-        examples,
-        steps,
-        lambda w, g: _plus(g, _minus(w, received), strength),
-    )
-    assert np.abs(straight[0] - weights[0]).max() > 1e-5
-
-
-# The server's memory, without one of the clients.
-
-
-def test_updates_are_relative_to_a_broadcast_that_is_not_the_model():
-    strength, steps = 0.3, 4
-    parts = [_LookingAhead(), methods.FedProx(strength=strength)]
-    process = linear.build(*parts, steps=steps)
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    clients = [linear.examples(seed) for seed in (0, 1)]
-    weights, state = _start(), linear.started(process, _start())
-    momentum = [np.zeros_like(w) for w in weights]
-    for _ in range(3):
-        state = process.next(state, [linear.whole(*own) for own in clients]).state
-        sent = _plus(weights, momentum, 0.8)
-
-        def proximal(w, gradient, sent=sent):
-            return _plus(gradient, _minus(w, sent), strength)
-
-        ends = [_train(sent, own, steps, proximal) for own in clients]
-        mean = [np.mean(both, axis=0) for both in zip(*ends)]
-        momentum = _minus(mean, weights)
-        weights = mean
-        linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["ahead/momentum"], momentum)
-
-
-def test_the_servers_memory_is_replaced_and_what_is_named_is_sent():
-    process = linear.build(_Following(), steps=4)
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    clients = [linear.examples(seed) for seed in (0, 1)]
-    weights, state = _start(), linear.started(process, _start())
-    direction = [np.zeros_like(w) for w in weights]
-    for round_num in range(1, 4):
-        state = process.next(state, [linear.whole(*own) for own in clients]).state
-
-        def mixed(w, gradient, direction=direction):
-            return _plus([0.3 * g for g in gradient], direction, 0.7)
-
-        ends = [_train(weights, own, 4, mixed) for own in clients]
-        mean = [np.mean(both, axis=0) for both in zip(*ends)]
-        direction = [d / (4 * RATE) for d in _minus(weights, mean)]
-        weights = mean
-        linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["following/direction"], direction)
-        assert state.finalizer["memory"]["following/rounds"] == round_num
-        # What the method says nothing of stays as it is.
-        linear.assert_close(state.finalizer["memory"]["following/first"], _start(), 0.0)
-
-
-# Averaging by each client's steps.
-
-
-def _build_normalised():
-    return linear.build(
-        _Normalised(),
-        client_data=BATCHES,
-        client_weighting=BY_EXAMPLES,
-        population=training.Population(2, mean_examples=7.0),
-    )
-
-
-def test_clients_are_averaged_by_the_step():
-    process = _build_normalised()
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    clients = [linear.examples(seed, count) for seed, count in ((0, 5), (1, 9))]
-    data_sets = [linear.whole(*own) for own in clients]
-    output = process.next(
-        linear.started(process, _start()), [*data_sets, linear.empty()]
-    )
-    total = [np.zeros_like(w) for w in _start()]
-    for features, labels in clients:
-        weights, count = _start(), len(labels)
-        for rows in (slice(i, i + 4) for i in range(0, count, 4)):
-            weights = _train(weights, (features[rows], labels[rows]), 1)
-        steps = -(-count // 4)
-        total = _plus(total, _minus(weights, _start()), count / 14 / steps)
-    expected = _plus(_start(), total, (5 * 2 + 9 * 3) / 14)
-    linear.assert_close(_weights(process, output), expected)
-    # A client without a step has nothing to divide, and is no worse for it.
-    assert _measured(output)["rejected_clients"] == 0
-
-
-def test_with_equal_steps_that_is_fedavg():
-    clients = [linear.whole(*linear.examples(seed, 6)) for seed in (0, 1)]
-    plain = linear.build(client_data=BATCHES, client_weighting=BY_EXAMPLES)
-    results = []
-    for process in (_build_normalised(), plain):
-        output = process.next(linear.started(process, _start()), clients)
-        results.append(_weights(process, output))
-    linear.assert_close(*results)
-
-
 # What a client keeps while it trains.
 
 
+@dataclasses.dataclass(frozen=True)
+class _Rolling(method.Method):
+    """Adds a part of the last step's clipped gradient to each gradient."""
+
+    name = "rolling"
+
+    def begin(self, local):
+        zeros = [tf.zeros_like(c) for c in local.start]
+        return {"last": zeros, "steps": tf.constant(0)}
+
+    def correct(self, local, gradient):
+        return _plus(gradient, local.state["last"], 0.5)
+
+    def keep(self, local, gradient):
+        return {"last": list(gradient), "steps": local.state["steps"] + 1}
+
+    def correct_clipped(self, local, gradient):
+        # Those before this one.
+        factor = 1 + 0.1 * tf.cast(local.state["steps"], gradient[0].dtype)
+        return [factor * g for g in gradient]
+
+
 @in_both_forms
-def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form):
+def test_step_state_is_carried_between_steps_but_not_rounds(form):
     norm = 3.0
     process = linear.build(
         _Rolling(),
@@ -355,7 +310,7 @@ def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form):
 # What is refused.
 
 
-def test_a_papers_symbol_is_answered_by_what_it_is_called():
+def test_a_papers_symbol_is_answered_with_the_settings_name():
     with pytest.raises(TypeError, match=r"no setting 'mu' \(did you mean strength\?\)"):
         methods.FedProx(mu=0.1)
     with pytest.raises(TypeError, match="FedProx has no setting 'rho'; it has strengt"):

@@ -23,6 +23,7 @@ NEUTRAL = [
     ),
     (methods.FedRS(factor=1.0), methods.MoFedSAM(share=1.0, radius=0.0)),
     (methods.FedSOL(radius=0.0),),
+    (methods.FedSAM(radius=0.0),),
 ]
 
 

@@ -5,7 +5,7 @@ import itertools
 from tff_reg.methods import catalogue, overview
 
 
-def test_two_go_together_unless_a_row_of_alternatives_has_both():
+def test_combinations_exclude_exactly_the_alternatives():
     head, *rows = overview.combinations()
     names = [cell.strip("`") for cell in head[1:]]
     assert names == [name for name in catalogue.names() if name != "fedavg"]

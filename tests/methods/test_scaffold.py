@@ -2,24 +2,13 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.methods import linear, one_weight
+from tests.methods import linear
 from tff_reg import methods
 from tff_reg.methods import all_clients
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
 SCAFFOLD = methods.Scaffold()
-
-
-def test_divides_by_the_relative_size_in_training_alone():
-    one_weight.assert_adds(SCAFFOLD.correct, 2 / 4 - 0.25)
-    one_weight.assert_adds(SCAFFOLD.correct_clipped, 0.0)
-    finished = SCAFFOLD.finish(one_weight.local())
-    memories, uploads = finished.memory, finished.upload
-    change = -2 + (1 - 3) / 0.8
-    one_weight.assert_value(memories["s"], 0.25 + change)
-    assert list(uploads) == ["s"]
-    one_weight.assert_value(uploads["s"], 4 * change)
 
 
 def test_with_identical_clients_it_is_fedavg():

@@ -174,7 +174,7 @@ def test_value_and_gradient_are_finite(one, situation, norm):
 
 
 @pytest.mark.parametrize("term", WITH_TERM, ids=_name)
-def test_reports_its_raw_term_its_share_and_what_it_measures(term):
+def test_reports_the_raw_term_its_share_and_measurements(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
     _, _, measurements = _gradient(model, term, batch, global_weights)
@@ -192,7 +192,6 @@ def test_reports_its_raw_term_its_share_and_what_it_measures(term):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("term", WITH_TERM, ids=_name)
 def test_strength_zero_leaves_the_gradient_but_is_measured(term):
     model, batch = _model(), _batch()

@@ -76,7 +76,7 @@ class _Forgetful(methods.Method):
         return [len(_ROUNDS) * g for g in gradient]
 
 
-def test_a_method_that_is_not_fedavg_is_told_by_how_much():
+def test_assert_fedavg_reports_the_difference():
     testing.assert_fedavg(_Shrink(0.0), rounds=1)
     with pytest.raises(AssertionError, match="shrink is not FedAvg: weight 0 .* by up"):
         testing.assert_fedavg(_Shrink(), rounds=1)
@@ -89,7 +89,7 @@ def test_a_combination_with_rejected_clients_is_told():
         testing.assert_combinations(methods.FedASAM(), names=["fedsam"])
 
 
-def test_what_is_remembered_outside_of_memories_is_told():
+def test_hidden_state_is_found_by_resuming():
     with pytest.raises(AssertionError, match="forgetful resumed differs: weight 0"):
         testing.assert_resumes(_Forgetful())
 

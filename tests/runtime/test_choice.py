@@ -28,27 +28,19 @@ def _increment():
     [
         (dict(kind="gpu"), "must be one of in_process, ray, found 'gpu'"),
         (dict(kind="in_process", clients_in_parallel=0), "at least 1"),
-        (dict(kind="in_process", clients_in_parallel=1.5), "found 1.5"),
-        (dict(kind="in_process", clients_in_parallel=True), "found True"),
-        (dict(kind="in_process", intra_op_threads=0), "intra_op_threads must be"),
         (dict(kind="in_process", default_num_clients=-1), "at least 0, found -1"),
         (dict(kind="in_process", devices=[]), "is empty"),
-        (dict(kind="in_process", devices="TPU:0"), "or GPU:1, found 'TPU:0'"),
         (dict(kind="in_process", devices="GPU:²"), "or GPU:1, found .GPU:²"),
-        (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
         (dict(kind="in_process", data_on_nodes=True), "takes no data_on_nodes"),
         (dict(kind="ray", ray_address="a"), "host:port, found 'a'"),
         (dict(kind="ray", ray_address="a:0"), "host:port, found 'a:0'"),
-        (dict(kind="ray", gpus_per_client=2), "from 0 to 1, found 2"),
         (dict(kind="ray", cpus_per_client=0), "above 0, found 0"),
-        (dict(kind="ray", devices="CPU:0"), "takes no devices"),
-        (dict(kind="ray", intra_op_threads=1), "takes no intra_op_threads"),
     ],
     ids=str,
 )
-def test_wrong_choices_are_refused_in_one_sentence(arguments, message):
+def test_wrong_choices_are_refused(arguments, message):
     runtime.use("in_process", clients_in_parallel=1)
     before = runtime.describe()
     with pytest.raises(ValueError, match=message) as caught:
@@ -115,7 +107,7 @@ def _runs_here():
     return context.PLANS.builds > builds
 
 
-def test_a_block_that_a_thread_enters_holds_for_all_threads_until_it_is_left():
+def test_a_runtime_applies_to_all_threads():
     original = tff.framework.get_context_stack().current
     entered, leave = threading.Event(), threading.Event()
 
@@ -136,18 +128,6 @@ def test_a_block_that_a_thread_enters_holds_for_all_threads_until_it_is_left():
     assert original.invoke.__self__ is original
 
 
-def test_blocks_that_overlap_leave_nothing_behind():
-    first, second = (
-        runtime.running("in_process", clients_in_parallel=n) for n in (1, 3)
-    )
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert "(3 at a time)" in runtime.describe() and _runs_here()
-    second.__exit__(None, None, None)
-    assert "TFF's own default context" in runtime.describe()
-
-
 def test_a_program_context_needs_a_runtime():
     with pytest.raises(RuntimeError, match="No runtime is in use"):
         runtime.program_context()
@@ -164,14 +144,6 @@ def test_intra_op_threads_do_not_depend_on_clients_in_parallel(monkeypatch):
     for clients_in_parallel in (1, 2, None):
         runtime.use("in_process", clients_in_parallel=clients_in_parallel)
     assert wanted == [4, 4, 4]
-
-
-def test_default_clients_in_parallel_times_threads_is_the_number_of_cores(monkeypatch):
-    monkeypatch.setattr(devices, "cores", lambda: 16)
-    monkeypatch.setattr(devices, "intra_op_threads", lambda: 4)
-    assert devices.default_clients_in_parallel(["CPU:0"]) == 4
-    assert devices.default_clients_in_parallel(["CPU:0", "CPU:1"]) == 2
-    assert devices.default_clients_in_parallel(["GPU:0"]) == 1
 
 
 def test_importing_the_package_imports_neither_tensorflow_nor_tff():

@@ -63,11 +63,10 @@ _SCRIPT = textwrap.dedent("""
             examples.reshape(8, 3)).map(lambda x: x * 1.0).batch(4)
 
     report = {}
-    for loop in ("iterator", "reduce", "at the same time"):
+    for loop in ("iterator", "reduce"):
         next_round = training(loop)
-        for names in (["CPU:0"], ["CPU:1", "CPU:3"], [f"CPU:{i}" for i in range(4)]):
-            in_parallel = 4 if loop == "at the same time" else 1
-            runtime.use("in_process", devices=names, clients_in_parallel=in_parallel)
+        for names in (["CPU:0"], ["CPU:1", "CPU:3"]):
+            runtime.use("in_process", devices=names, clients_in_parallel=1)
             data = [client(i) for i in range(8)]
             case = f"{loop} {len(names)}"
             os.write(2, f"=== {case}\\n".encode())
@@ -106,57 +105,33 @@ def report(tmp_path_factory):
             case = line[4:]
             if case != "end":
                 found[case]["placed"] = collections.defaultdict(set)
-                found[case]["placements"] = collections.Counter()
                 found[case]["calls"] = collections.Counter()
         if case == "end":
             continue
         if match := _PLACED.search(line):
             found[case]["placed"][match.group(1)].add(match.group(2))
-            found[case]["placements"][match.group(1)] += 1
         if match := _CALLED.search(line):
             found[case]["calls"][match.group(1)] += 1
     return found
 
 
 @pytest.mark.parametrize("loop", ["iterator", "reduce"])
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_each_device_does_its_share_of_the_clients(report, loop, devices):
-    found = report[f"{loop} {devices}"]
-    assert len(found["names"]) == devices
-    ready = {
-        n for d in (1, 2, 4) if d < devices for n in report[f"{loop} {d}"]["names"]
-    }
+def test_each_device_does_its_share_of_the_clients(report, loop):
     # One call more makes a device ready, and runs nothing.
-    assert found["calls"] == {
-        n: 8 // devices + (n not in ready) for n in found["names"]
-    }
-
-
-def test_first_calls_at_the_same_time_optimize_once(report):
-    one, many = report["reduce 1"], report["at the same time 1"]
-    assert one["placements"]["VarHandleOp"] > 0
-    assert many["placements"] == one["placements"]
-    assert many["result"] == one["result"]
+    assert report[f"{loop} 1"]["calls"] == {"CPU:0": 8}
+    assert report[f"{loop} 2"]["calls"] == {"CPU:1": 5, "CPU:3": 5}
 
 
 @pytest.mark.parametrize("loop", ["iterator", "reduce"])
-@pytest.mark.parametrize("devices", [2, 4])
-def test_model_operations_and_variables_are_on_the_clients_device(
-    report, loop, devices
-):
-    found = report[f"{loop} {devices}"]
+def test_model_operations_and_variables_are_on_the_clients_device(report, loop):
     for op in ("MatMul", "VarHandleOp", "AssignSubVariableOp"):
-        # What was placed for an earlier case is not placed, or logged, again.
-        placed = found["placed"][op] | report[f"{loop} 1"]["placed"][op]
-        if devices == 4:
-            placed |= report[f"{loop} 2"]["placed"][op]
-        assert placed >= set(found["names"]), op
-        assert placed <= set(found["names"]) | {"CPU:0", "CPU:1", "CPU:3"}, op
+        placed = report[f"{loop} 2"]["placed"][op] | report[f"{loop} 1"]["placed"][op]
+        assert placed == {"CPU:0", "CPU:1", "CPU:3"}, op
 
 
 @pytest.mark.parametrize("loop", ["iterator", "reduce"])
 def test_input_pipelines_stay_on_the_first_cpu(report, loop):
-    for devices in (1, 2, 4):
+    for devices in (1, 2):
         placed = report[f"{loop} {devices}"]["placed"]
         pipeline = {op: where for op, where in placed.items() if "Iterator" in op}
         assert pipeline
@@ -165,5 +140,5 @@ def test_input_pipelines_stay_on_the_first_cpu(report, loop):
         assert "ReduceDataset" not in placed
 
 
-def test_results_are_equal_to_the_bit_on_any_number_of_devices(report):
+def test_results_are_bitwise_equal_on_any_number_of_devices(report):
     assert len({found["result"] for found in report.values()}) == 1

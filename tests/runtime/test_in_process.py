@@ -3,22 +3,18 @@
 import collections
 import gc
 import signal
-import sys
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.python.eager import context
 
 from tff_reg.runtime import (
     context as context_lib,
     visits,
 )
-from tff_reg.seam import internals, tensorflow_internals
 
 _DATA = tff.SequenceType(np.float32)
 
@@ -94,51 +90,6 @@ def test_the_second_round_builds_and_compiles_nothing(in_process, monkeypatch):
     again = next_round(model, _NUMBERS)
     np.testing.assert_allclose(again, _expected(model, _NUMBERS), rtol=1e-6)
     assert context_lib.PLANS.builds == builds
-
-
-def test_functions_are_optimized_in_one_turn_here_only(in_process, monkeypatch):
-    seen = []
-
-    def record(*args, ctx, attrs, **kwargs):
-        seen.append(tf.compat.v1.ConfigProto.FromString(attrs[-1]))
-        return execute(*args, ctx=ctx, attrs=attrs, **kwargs)
-
-    execute = tensorflow_internals.execute.execute_with_cancellation
-    monkeypatch.setattr(
-        tensorflow_internals.execute, "execute_with_cancellation", record
-    )
-    before = context.context().function_call_options.as_attrs()
-    _training()(0.0, _NUMBERS)
-    rewriters = [config.graph_options.rewrite_options for config in seen]
-    assert rewriters
-    assert all(r.meta_optimizer_iterations == r.ONE for r in rewriters)
-    assert context.context().function_call_options.as_attrs() == before
-
-
-def test_building_blocks_are_tffs(in_process):
-    next_round = _training()
-    found = internals.building_block_of(next_round)
-    expected = next_round.to_building_block()
-    assert found.proto == expected.proto
-    assert found.type_signature == expected.type_signature
-    types = [block.type_signature for block in _blocks(found)]
-    assert types == [block.type_signature for block in _blocks(expected)]
-
-
-def _blocks(block):
-    found = []
-    tff.framework.transform_postorder(block, lambda b: (found.append(b) or b, False))
-    return found
-
-
-def test_plans_go_with_their_computations(in_process):
-    next_round = _training()
-    next_round(0.0, _NUMBERS)
-    plan = context_lib.PLANS.plan(next_round)
-    known = len(context_lib.PLANS._plans)
-    del next_round, plan
-    gc.collect()
-    assert len(context_lib.PLANS._plans) < known
 
 
 def _resident_megabytes():
@@ -347,12 +298,12 @@ def test_a_result_given_to_the_next_round_is_not_copied(in_process):
         first[0] = 0
 
 
-def test_it_computes_while_its_caller_builds_a_graph(in_process):
+def test_calls_work_inside_a_callers_graph(in_process):
     with tf.Graph().as_default():
         np.testing.assert_allclose(_training()(0.0, [[1.0]]), 0.1, rtol=1e-6)
 
 
-def test_while_a_function_is_traced_it_refuses_what_would_be_a_constant(in_process):
+def test_calls_inside_a_traced_function_are_refused(in_process):
     @tff.tensorflow.computation
     def draw():
         return tf.random.uniform([])
@@ -364,7 +315,7 @@ def test_while_a_function_is_traced_it_refuses_what_would_be_a_constant(in_proce
     assert 0 <= draw() < 1
 
 
-def test_what_is_only_waited_for_need_not_be_given(both):
+def test_control_dependencies_on_arguments_may_be_dropped(both):
     """As TFF's secure sums do with what they are given and do not use."""
 
     @tff.tensorflow.computation(np.float32, np.float32)
@@ -374,39 +325,6 @@ def test_what_is_only_waited_for_need_not_be_given(both):
 
     for found in both(lambda: later(1.0, 2.0)):
         assert found == (2.0, 3.0)
-
-
-def test_results_that_nobody_has_are_let_go(in_process):
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [2**20]))
-    def double(x):
-        return x * 2
-
-    state = np.zeros(2**20, np.float32)
-    for _ in range(5):
-        state = double(state)
-    gc.collect()
-    before = _resident_megabytes()
-    for _ in range(50):
-        state = double(state)
-    gc.collect()
-    assert _resident_megabytes() - before < 40  # 200, were they kept
-
-
-def test_no_function_of_pythons_runs_when_a_result_dies(in_process):
-    """In it, an interrupt would be reported as ignored, and be lost."""
-
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
-    def double(x):
-        return x * 2
-
-    result, calls = [double(np.ones(3, np.float32))], []
-    assert weakref.getweakrefcount(result[0])
-    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
-    try:
-        result.clear()
-    finally:
-        sys.setprofile(None)
-    assert calls and not [name for event, name in calls if event == "call"]
 
 
 @pytest.mark.skipif(tf.__version__ > "2.16", reason="TFF's JAX is left out there")

@@ -4,7 +4,6 @@ One round, because differences of rounding grow from round to round in any case
 (the native context differs from itself as much if its start differs by 1e-6).
 """
 
-import asyncio
 import collections
 
 import numpy as np
@@ -77,13 +76,9 @@ def _client_data(number=3):
 
 _sgd = tff.learning.optimizers.build_sgdm
 _algorithms = tff.learning.algorithms
-_REDUCE = tff.learning.LoopImplementation.DATASET_REDUCE
 _ITERATOR = tff.learning.LoopImplementation.DATASET_ITERATOR
 
 _PROCESSES = {
-    "fed_avg_keras_reduce": lambda: _algorithms.build_weighted_fed_avg(
-        _keras_model, _sgd(0.1, 0.9), _sgd(1.0), loop_implementation=_REDUCE
-    ),
     "fed_avg_keras_iterator": lambda: _algorithms.build_weighted_fed_avg(
         _keras_model, _sgd(0.1, 0.9), _sgd(1.0), loop_implementation=_ITERATOR
     ),
@@ -91,9 +86,6 @@ _PROCESSES = {
         _functional_model(),
         tff.learning.optimizers.build_adam(0.01),
         tff.learning.optimizers.build_yogi(0.1),
-    ),
-    "fed_prox": lambda: _algorithms.build_weighted_fed_prox(
-        _keras_model, 0.3, _sgd(0.1), _sgd(1.0)
     ),
     "fed_sgd": lambda: _algorithms.build_fed_sgd(_keras_model, _sgd(0.1)),
     "mime_lite": lambda: _algorithms.build_weighted_mime_lite(
@@ -140,9 +132,7 @@ def _process_data(name):
 
 _SLOW = (
     "differentially_private",
-    "fed_avg_keras_reduce",
     "fed_avg_functional_yogi",
-    "fed_prox",
     "mime_lite",
     "robust",
     "secure",
@@ -172,34 +162,3 @@ def test_one_round_gives_what_it_gives_natively(contexts, name):
     assert_same(native, ours)
     assert_equal(ours, again)
     assert_equal(ours, two)
-
-
-def test_run_training_process(both):
-    process = _PROCESSES["fed_avg_keras_reduce"]()
-    evaluation = _algorithms.build_fed_eval(_keras_model)
-    data = _client_data()
-
-    def train():
-        def evaluate(state, unused_data):
-            weights = process.get_model_weights(state)
-            eval_state = evaluation.set_model_weights(evaluation.initialize(), weights)
-            return evaluation.next(eval_state, data).metrics["client_work"]
-
-        return tff.simulation.run_training_process(
-            process,
-            lambda round_num: data,
-            total_rounds=2,
-            evaluation_fn=lambda state, sampled: evaluate(state, sampled),
-            evaluation_selection_fn=lambda round_num: data,
-            rounds_per_evaluation=1,
-        )
-
-    # It asks for the thread's event loop, which asyncio.run takes away.
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    try:
-        native, ours = both(train)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-    assert_same(native, ours, rtol=1e-4, atol=1e-5)

@@ -1,8 +1,6 @@
 """The user's own arrays."""
 
 import functools
-import io
-import zipfile
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ def _save(path, **content):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_reads_what_is_in_the_file(tmp_path, save):
+def test_reads_the_arrays_of_the_file(tmp_path, save):
     content = _arrays()
     save(tmp_path / "a.npz", **content)
     data = arrays.load(str(tmp_path / "a.npz"))
@@ -52,19 +50,6 @@ def test_reads_domains_and_names(tmp_path):
     assert np.array_equal(data.domains, domain) and data.domain_names == ("0", "1")
 
 
-def test_images_without_channels_get_one(tmp_path):
-    content = _arrays(
-        x_train=layouts.random_images(12, 8, 8), x_test=layouts.random_images(4, 8, 8)
-    )
-    assert arrays.load(_save(tmp_path, **content)).x_train.shape == (12, 8, 8, 1)
-
-
-@pytest.mark.parametrize("shape", [(1, 5, 3), (3, 3, 3), (3, 4, 4), (5, 6, 8)])
-def test_few_rows_are_no_channels_where_the_last_axis_can_be(shape):
-    images = np.zeros((2, *shape), np.uint8)
-    assert arrays.check_images(images, "it").shape == (2, *shape)
-
-
 def test_float_images_are_not_normalised_again(tmp_path):
     content = _arrays(
         x_train=np.random.default_rng(0).normal(size=(12, 5, 6, 3)).astype(np.float32),
@@ -86,16 +71,10 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"x_test": np.zeros((4, 6, 6, 3), np.uint8)}, "must be alike"),
         ({"y_train": np.arange(11)}, "12 and 4 images and 11 and 4 labels"),
         ({"y_train": np.arange(12) / 2}, "dtype float64"),
-        ({"y_train": np.full(12, "cat")}, "dtype <U3"),
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
-        ({"y_train": np.full(12, 10**9)}, "number them from 0"),
-        ({"y_test": np.int64(3)}, "has one value as y_test; it must be an array"),
-        ({"class_names": np.array("abcd")}, "has one value as class_names"),
         ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
         ({"class_names": np.array(["a", "b", "a", "c"])}, "are 2 class names 'a'"),
-        ({"domain": np.arange(12) % 2, "domain_names": ["x", "x"]}, "2 domain names"),
         ({"x_train": np.zeros((12, 3, 5, 6), np.uint8)}, r"last: np.transpose\(images"),
-        ({"x_train": np.zeros((12, 1, 5, 6), np.float32)}, "channels before height"),
         (
             {
                 "x_train": np.full((12, 5, 6, 3), 0.5, np.float32),
@@ -104,7 +83,6 @@ def test_float_images_are_not_normalised_again(tmp_path):
             "x_train reaches up to 0.5 and x_test up to 128; bring both to one scale",
         ),
         ({"domain": np.arange(3)}, "3 numbers for 12 training"),
-        ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),
         ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),
     ],
 )
@@ -114,7 +92,7 @@ def test_raises_on_arrays_that_do_not_fit(tmp_path, changes, words):
     assert "\n" not in str(caught.value)
 
 
-def test_raises_on_what_is_no_npz_file(tmp_path):
+def test_raises_on_a_file_that_is_no_npz(tmp_path):
     path = tmp_path / "a.npz"
     content = _arrays()
     del content["y_test"]
@@ -125,34 +103,12 @@ def test_raises_on_what_is_no_npz_file(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(tasks.DataError, match="no .npz file"):
             arrays.load(str(path))
-    # A header that claims 256 TiB.
-    with zipfile.ZipFile(path, "w") as file:
-        header = io.BytesIO()
-        claims = {"descr": "|u1", "fortran_order": False, "shape": (2**48,)}
-        np.lib.format.write_array_header_1_0(header, claims)
-        for name in content:
-            file.writestr(f"{name}.npy", header.getvalue())
-        file.writestr("y_test.npy", header.getvalue())
-    with pytest.raises(tasks.DataError, match="no .npz file .*256. TiB"):
-        arrays.load(str(path))
     np.save(tmp_path / "b.npy", np.arange(3))
     with pytest.raises(tasks.DataError, match="no .npz file"):
         arrays.load(str(tmp_path / "b.npy"))
-    with pytest.raises(tasks.DataError, match="no .npz file"):
-        arrays.load(str(tmp_path))
 
 
-def test_builds_a_task_of_the_shape_of_the_arrays(tmp_path):
-    path = _save(tmp_path, **_arrays())
-    task = tasks.build(
-        "arrays", data_dir=path, partition="iid", num_clients=3, seed=0, model="cnn"
-    )
-    assert task.image_shape == (5, 6, 3) and task.num_classes == 4
-    logits = task.model_fn().predict_on_batch(task.normalize_fn(task.test_arrays()[0]))
-    assert logits.shape == (4, 4)
-
-
-def test_raises_where_the_augmentation_would_cut_float_images_off(tmp_path):
+def test_raises_on_an_augmentation_that_would_clip_float_images(tmp_path):
     content = _arrays(
         x_train=np.full((12, 5, 6, 3), -1, np.float32),
         x_test=np.full((4, 5, 6, 3), -1, np.float32),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tests import commands
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.tasks import cifar10, cifar100
@@ -17,9 +16,7 @@ MODULES = {10: cifar10, 100: cifar100}
 @pytest.mark.parametrize("num_classes", [10, 100])
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
-def test_reads_the_images_that_are_in_the_files_in_their_order(
-    tmp_path, num_classes, binary, inside
-):
+def test_reads_all_images_in_order(tmp_path, num_classes, binary, inside):
     batch = 20 if num_classes == 10 else 100
     written = layouts.write_cifar(
         tmp_path, binary=binary, num_classes=num_classes, batch=batch
@@ -54,14 +51,12 @@ def test_the_numbers_of_cifar_10_are_those_of_real_images():
     "binary, file, change, words",
     [
         (True, "data_batch_3.bin", lambda c: c[:-1], "3.bin.* not a whole number"),
-        (True, "test_batch.bin", lambda c: b"", "test_batch.bin has 0 bytes"),
         (
             False,
             "data_batch_3",
             lambda c: c[:5000],
             "data_batch_3.* damaged or no pickle",
         ),
-        (False, "batches.meta", lambda c: b"", "batches.meta.* damaged or no pi"),
         (
             True,
             "data_batch_2.bin",
@@ -93,12 +88,8 @@ def test_raises_on_a_missing_file_and_says_where_to_get_it(tmp_path):
     "change",
     [
         {"data": np.zeros((20, 3071), np.uint8)},
-        {"data": np.zeros((20, 3072), np.float32)},
-        {"data": [0] * 20},
         {"labels": [0] * 19},
         {"labels": [0.5] * 20},
-        {"labels": [2**70] * 20},
-        {"labels": None},
     ],
     ids=str,
 )
@@ -124,40 +115,3 @@ def _without_network(load):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("requests.head", lambda *_, **__: None)
         return load()
-
-
-_MEASURE = """
-import sys
-import numpy as np
-from tff_reg.tasks import cifar10, image_data
-# What is imported anyway, not what the data cost.
-image_data.normalization_of(np.zeros((1, 2, 2, 3), np.uint8))
-
-def memory(name):
-    with open("/proc/self/status") as file:
-        (line,) = [line for line in file if line.startswith(name)]
-    return int(line.split()[1]) * 1024
-
-before = memory("VmRSS")
-data = cifar10.load(sys.argv[1])
-assert data.x_train.shape == (50000, 32, 32, 3) and data.x_test.shape[0] == 10000
-print(memory("VmRSS") - before, memory("VmHWM") - before)
-"""
-
-
-@pytest.mark.parametrize("binary", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_all_of_cifar_costs_less_than_300_mb_even_while_it_is_read(tmp_path, binary):
-    layouts.write_cifar(tmp_path, binary=binary, num_classes=10)
-    (folder,) = tmp_path.iterdir()
-    for path in folder.glob("*_batch*"):
-        if binary:
-            path.write_bytes(path.read_bytes() * 500)
-        else:
-            content = pickle.loads(path.read_bytes())
-            content["data"] = np.tile(content["data"], (500, 1))
-            content["labels"] *= 500
-            path.write_bytes(pickle.dumps(content, protocol=2))
-    printed = commands.python(_MEASURE, tmp_path).stdout
-    resident, peak = map(int, printed.split())
-    # The images alone are 184 MB.
-    assert 184e6 < resident <= peak < 300e6

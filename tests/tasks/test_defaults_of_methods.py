@@ -51,7 +51,7 @@ OF_AUTHORS = {"fedntd": {"fedntd_strength", "fedntd_cross_entropy"}}
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_method_runs_as_in_the_table_that_its_settings_are_from(name):
+def test_default_settings_equal_the_papers_recipe(name):
     recipe = experiment.RunConfig(recipe=ROWS[name]).resolved()
     assert recipe.process == name
     alone = experiment.RunConfig(process=name).resolved()
@@ -59,7 +59,7 @@ def test_a_method_runs_as_in_the_table_that_its_settings_are_from(name):
     assert identity_lib.differences(alone.dump(), recipe.dump(), but) == []
 
 
-def test_every_method_says_whose_its_settings_are():
+def test_every_method_names_the_source_of_its_settings():
     for name, method in catalogue.methods().items():
         assert isinstance(method.paper_settings, papers.Settings), name
         assert catalogue.settings_from(name) == method.paper_settings.source
@@ -102,7 +102,7 @@ def test_defaults_by_hand_where_there_is_no_table():
         assert "client_learning_rate" not in catalogue.required_settings(name)
 
 
-def test_recipes_and_methods_have_their_settings_from_one_place():
+def test_recipes_and_methods_share_the_papers_settings():
     for name, paper in (
         ("fedalign/table2/fedavg", papers.FEDALIGN),
         ("fedmlb/table1/fedavg", papers.FEDMLB),

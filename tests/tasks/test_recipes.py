@@ -56,20 +56,11 @@ def test_the_settings_of_every_recipe_hold(paper):
         assert asked.resolved() == values, recipe.name
 
 
-def test_a_recipes_settings_are_the_callers_own():
-    first = recipes.settings("fedmlb/table2/fedprox")
-    assert first["process"] == "fedprox" and first["fedprox_strength"] == 0.002
-    first["process"] = "man"
-    assert recipes.settings("fedmlb/table2/fedprox")["process"] == "fedprox"
-
-
 @pytest.mark.parametrize(
     "name, near",
     [
         ("fedalign/table2/mixap", "fedalign/table2/mixup"),
         ("FedMLB/Table2/FedProx", "fedmlb/table2/fedprox or fedmlb/table2/fedprox-500"),
-        ("mixap", "fedalign/table1/mixup"),
-        ("fedalign/table2/mixup.flags", "fedalign/table2/mixup"),
         ("fedalign/table2", "fedalign/table2/fedavg-alpha0.1, "),
     ],
 )
@@ -79,12 +70,6 @@ def test_raises_on_an_unknown_name_and_says_which_are_near(name, near):
     message = str(caught.value)
     assert message.startswith(f"There is no recipe {name!r} (did you mean {near}")
     assert message.endswith("?); bin/recipes lists them.")
-
-
-def test_raises_on_a_name_that_is_like_no_other():
-    with pytest.raises(recipes.UnknownRecipeError) as caught:
-        recipes.recipe("zebra")
-    assert str(caught.value) == "There is no recipe 'zebra'; bin/recipes lists them."
 
 
 def test_names_match_by_a_part_or_as_in_a_shell():
@@ -177,7 +162,7 @@ def test_fedaligns_recipes_drop_short_batches_and_have_imagenets_resolutions():
         assert sides == [224, 192, 160, 128]
 
 
-def test_univarfls_recipes_are_feduvs_where_it_is_silent():
+def test_univarfls_recipes_use_feduvs_settings_where_unspecified():
     of_all = {"projector": "feduv", "batch_size": 128, "norm": "batch"}
     _has("univarfl/*", **of_all, drop_remainder=True, learning_rate_schedule="cosine")
     _has("univarfl/table2/*", model="feduv_cnn", pixel_mean=(0.5, 0.5, 0.5))

@@ -23,10 +23,8 @@ def test_reads_images_and_labels(tmp_path):
     [
         ("train_X.bin", lambda c: c[:-1], "not a whole number of records"),
         ("test_X.bin", lambda c: c[: 3 * 96 * 96], "10 labels for 1 images"),
-        ("train_y.bin", lambda c: c[:5], "5 labels for 20 images"),
         ("train_y.bin", lambda c: b"\x00" + c[1:], "labels from -1 to 9"),
         ("class_names.txt", lambda c: b"cat", "names 1 classes"),
-        ("class_names.txt", lambda c: b"\xff\xfe", "not a text file"),
     ],
 )
 def test_raises_on_damaged_files(tmp_path, file, change, words):

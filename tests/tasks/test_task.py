@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import models, runtime, tasks, training
+from tff_reg import models, tasks
 from tff_reg.data import augmentation, keys, partitions
 
 DEALT = dict(model="cnn", partition="dirichlet_unbalanced", concentration=0.5)
@@ -66,15 +66,6 @@ def test_images_can_be_normalised_by_other_numbers():
             tasks.build("digits", pixel_mean=mean, pixel_std=std)
 
 
-def test_the_model_takes_the_data(task):
-    assert task.image_shape == (8, 8, 1) and task.num_classes == 10
-    model = task.model_fn()
-    (batch,) = task.datasets.get_centralized_test_data().take(1)
-    output = model.forward_pass(batch, training=False)
-    assert output.predictions.shape == (64, 10)
-    assert np.isfinite(output.loss)
-
-
 def test_clients_are_dealt_by_the_named_partition(task):
     sizes = task.client_data.client_sizes
     assert len(task.client_data.client_ids) == 16
@@ -102,60 +93,6 @@ def test_the_training_form_has_keys_and_uint8_and_the_augmentation_fits(task):
     assert images.dtype == tf.float32 and images.shape == whole["x"].shape
 
 
-def test_a_round_over_batches_trains_the_model_that_a_round_over_whole_clients_does(
-    task,
-):
-    # Two epochs and a short last batch, so that order, cuts and keys all matter.
-    data = task.client_data
-    smallest = [data.client_ids[row] for row in np.argsort(data.client_sizes)[:2]]
-    by_client = {name: keys.client_key(3, 0, name) for name in smallest}
-    forms = {
-        training.WholeClientData(
-            batch_size=32,
-            local_epochs=2,
-            preprocess_fn=task.augment_fn,
-            example_dtype="uint8",
-        ): [data.whole_client_dataset(name, key) for name, key in by_client.items()],
-        training.BatchedData(keyed=True): [
-            data.batched_dataset(name, key, 32, 2, task.augment_fn, include_key=True)
-            for name, key in by_client.items()
-        ],
-    }
-    weights = []
-    with runtime.running("in_process"):
-        for form, datasets in forms.items():
-            process = training.build_regularized(
-                task.model_fn, [], training.build_sgd(0.05, 0.9), client_data=form
-            )
-            before = process.initialize()
-            after = process.next(before, datasets).state
-            weights.append(process.get_model_weights(after).trainable)
-        start = process.get_model_weights(before).trainable
-    for whole, batched in zip(*weights):
-        np.testing.assert_allclose(whole, batched, rtol=1e-5, atol=1e-6)
-    moved = [np.abs(one - two).max() for one, two in zip(weights[0], start)]
-    assert max(moved) > 0.01
-
-
-def test_the_seed_changes_the_partition_but_not_the_test_images(task):
-    other = tasks.build("digits", num_clients=16, seed=4, **DEALT)
-    same = zip(task.partition, other.partition)
-    assert not all(np.array_equal(one, two) for one, two in same)
-    assert np.array_equal(task.test_arrays()[0], other.test_arrays()[0])
-
-
-def test_the_projector_is_passed_on_to_the_model():
-    def names(**options):
-        task = tasks.build("digits", num_clients=2, model="cnn", **options)
-        return {v.name for v in task.model_fn().trainable_variables}
-
-    assert "classifier/projector/dense2/kernel:0" in names(projector="moon")
-    assert "classifier/projector/norm/gamma:0" in names(projector="univarfl")
-    assert not any("projector" in name for name in names())
-    with pytest.raises(ValueError, match="projector=no_such: there is no such"):
-        names(projector="no_such")
-
-
 def test_a_model_that_cannot_have_the_tasks_norm_gets_its_own(tmp_path):
     images = np.zeros((4, 16, 16, 3), np.uint8)
     labels = np.arange(4) % 2
@@ -180,11 +117,10 @@ def test_a_model_that_cannot_have_the_tasks_norm_gets_its_own(tmp_path):
             partitions.PartitionError,
             "at most 143 clients",
         ),
-        ("digits", dict(model="no_such_model"), ValueError, "no_such_model"),
         ("digits", dict(data_dir="/"), tasks.TaskError, "data_dir"),
     ],
 )
-def test_raises_on_what_tasks_partitions_and_models_refuse(name, given, error, words):
+def test_raises_on_unknown_tasks_models_and_options(name, given, error, words):
     given = {"partition": "iid", "num_clients": 2, "seed": 0, **given}
     with pytest.raises(error, match=words):
         tasks.build(name, **given)
@@ -193,7 +129,7 @@ def test_raises_on_what_tasks_partitions_and_models_refuse(name, given, error, w
             tasks.defaults(name)
 
 
-def test_held_out_examples_come_from_the_training_examples_and_no_client_has_them():
+def test_validation_examples_are_held_out_of_the_training_examples():
     def images(arrays):
         return [image.tobytes() for image in arrays]
 

@@ -42,7 +42,7 @@ def test_a_round_on_arrays_with_domains(tmp_path):
 
 
 @pytest.mark.parametrize("name", tasks.names())
-def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp_path):
+def test_missing_data_are_explained_with_source_and_place(name, tmp_path):
     defaults = tasks.defaults(name)
     if "data_dir" not in defaults.options:
         tasks.check_data(name, None)

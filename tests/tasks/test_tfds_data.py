@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from etils import epath
 
 from tff_reg import tasks
 from tff_reg.lazy import requests, tfds
@@ -36,7 +35,7 @@ def test_examples_come_in_the_order_of_the_original_files(monkeypatch):
     assert (x == (numbers % 251)[:, None, None, None]).all()
 
 
-def test_without_a_network_one_sentence_says_what_to_do(monkeypatch, tmp_path):
+def test_missing_network_is_explained(monkeypatch, tmp_path):
     def no_network(url, timeout):
         assert url.startswith("https://www.cs.toronto.edu/") and timeout <= 10
         raise requests.ConnectionError("no network")
@@ -53,12 +52,3 @@ def test_without_a_network_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     assert words.startswith("TFDS could not download cifar10 (ConnectionError): ")
     assert cifar10.DEFAULTS.source in words and " data_dir=DIR" in words
     assert "\n" not in words
-
-
-def test_what_tfds_downloads_with_can_be_imported():
-    # TFDS imports it only when it downloads, which no other test does.
-    mocked = tfds.testing.mock_data(num_examples=1)
-    with mocked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "head", lambda *_, **__: None)
-        tfds_data.load(cifar10.DEFAULTS, "test")
-    assert epath.resource_path("tff_reg.tasks").is_dir()

@@ -1,6 +1,5 @@
 """Tiny-ImageNet in its official layout."""
 
-import numpy as np
 import pytest
 
 from tests.tasks import layouts
@@ -29,7 +28,6 @@ def test_raises_on_a_folder_that_is_something_else(tmp_path):
     "text, words",
     [
         ("val_0.JPEG\tn99999999\t0\t0\t1\t1\n", "names no image and class of train"),
-        ("val_0.JPEG n00000000", "names no image and class of train"),
         ("\n", "is empty"),
         ("val_77.JPEG\tn00000000\t0\t0\t1\t1\n", "val_77.JPEG is missing"),
     ],
@@ -39,12 +37,4 @@ def test_raises_on_wrong_annotations(tmp_path, text, words):
     path = tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt"
     path.write_text(text)
     with pytest.raises(tasks.DataError, match=words):
-        tiny_imagenet.load(str(tmp_path))
-
-
-def test_raises_on_images_of_another_size(tmp_path):
-    layouts.write_tiny_imagenet(tmp_path)
-    for path in tmp_path.rglob("train/*/images/*"):
-        layouts.write_image(path, np.zeros((32, 32, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match="32x32 pixels; Tiny-ImageNet's images"):
         tiny_imagenet.load(str(tmp_path))

@@ -61,14 +61,14 @@ def _received(num_models, values, looks_ahead=False):
         (1, [3, 5], [3, 5]),
     ],
 )
-def test_sends_the_model_and_the_mean_of_the_last_ones(num_models, values, means):
+def test_sends_the_model_and_the_mean_of_the_last_models(num_models, values, means):
     received, state = _received(num_models, values)
     assert [float(r["model"].trainable[0][0]) for r in received] == values
     assert [float(r["averaged"][0][1]) for r in received] == means
     assert state[1]["count"] == num_models
 
 
-def test_the_mean_is_of_the_models_where_others_are_sent():
+def test_the_mean_is_of_the_models_not_of_the_broadcasts():
     received, _ = _received(2, [1, 3], looks_ahead=True)
     assert [float(r["model"].trainable[0][0]) for r in received] == [10, 12]
     assert [float(r["averaged"][0][0]) for r in received] == [1, 2]

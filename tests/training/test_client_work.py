@@ -130,12 +130,11 @@ def test_with_all_clients_rejected_the_model_stays():
 
 
 @pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
-@pytest.mark.parametrize("empty", [_whole(0), _whole(6).take(0)])
-def test_an_empty_client_weighs_nothing(weighting, empty):
+def test_an_empty_client_weighs_nothing(weighting):
     process = _fed_avg(weighting)
     start = process.initialize()
     alone = process.next(start, [_whole(6)])
-    with_empty = process.next(start, [empty, _whole(6)])
+    with_empty = process.next(start, [_whole(0), _whole(6).take(0), _whole(6)])
     _assert_equal(_weights(process, with_empty.state), _weights(process, alone.state))
 
 
@@ -185,7 +184,7 @@ def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
     _assert_equal(_weights(process, output.state), _weights(process, state))
 
 
-def test_any_tff_model_trains_where_the_network_is_not_looked_into():
+def test_any_tff_model_trains_with_methods_that_need_no_network():
     def model_fn():
         keras_model = keras.Sequential(
             [
@@ -202,20 +201,15 @@ def test_any_tff_model_trains_where_the_network_is_not_looked_into():
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
 
-    # Not TFF's FedProx: 0.87 adds the proximal gradient with the wrong sign
-    # (initial minus local weights), which drives clients away from the global model.
     sgd = tff.learning.optimizers.build_sgdm(0.1)
     theirs = tff.learning.algorithms.build_weighted_fed_avg(model_fn, sgd)
     ours = training.build_regularized(model_fn, [], sgd)
-    near = training.build_regularized(model_fn, [methods.FedProx(5.0)], sgd)
     batches = tf.data.Dataset.from_tensor_slices(_examples(12)).batch(4)
-    outputs = [p.next(p.initialize(), [batches]) for p in (theirs, ours, near)]
-    weights = [_weights(p, o.state) for p, o in zip((theirs, ours, near), outputs)]
-    for a, b in zip(*weights[:2]):
+    outputs = [p.next(p.initialize(), [batches]) for p in (theirs, ours)]
+    weights = [_weights(p, o.state) for p, o in zip((theirs, ours), outputs)]
+    for a, b in zip(*weights):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    # The initial weights are zero.
-    assert np.linalg.norm(weights[2][0]) < 0.9 * np.linalg.norm(weights[1][0])
-    first, second = (o.metrics["client_work"]["train"] for o in outputs[:2])
+    first, second = (o.metrics["client_work"]["train"] for o in outputs)
     assert first["loss"] == pytest.approx(second["loss"])
     with pytest.raises(TypeError, match="man looks inside the network.*LearningModel"):
         training.build_regularized(model_fn, [methods.MAN(0.1)], SGD)
@@ -225,7 +219,7 @@ def _passed_on(name):
     return property(lambda self: getattr(self.model, name))
 
 
-def test_what_wraps_a_model_trains_by_its_own_forward_pass():
+def test_a_wrapped_model_trains_by_its_own_forward_pass():
     wanted = tff.learning.models.VariableModel.__abstractmethods__
     passed_on = {name: _passed_on(name) for name in {*wanted, "network", "loss_fn"}}
 
@@ -263,10 +257,9 @@ def test_raises_on_settings_that_make_no_sense():
         training.LocalTraining(SGD, twice)
 
 
-@pytest.mark.parametrize("names", [["freeze", "kd"], ["fedetf", "kd"]])
-def test_a_teacher_has_the_received_models_frozen_layers(names):
+def test_a_teacher_has_the_received_models_frozen_layers():
     form = training.WholeClientData(batch_size=4)
-    chosen = methods.build("+".join(names), {})
+    chosen = methods.build("fedetf+kd", {})
     process = training.build_regularized(MODEL_FN, chosen, SGD, client_data=form)
     state = process.initialize()
     weights = process.get_model_weights(state)
@@ -297,8 +290,7 @@ class _TimesSeen(keras.layers.Layer):
         return inputs * tf.cast(factor, inputs.dtype)
 
 
-@pytest.mark.parametrize("seen, moves", [(0, False), (5, True)])
-def test_a_counter_is_the_servers_for_every_client_and_stays_so(seen, moves):
+def test_integer_statistics_stay_as_the_server_has_them():
     def model_fn():
         layers = [keras.layers.Flatten(), keras.layers.Dense(3), _TimesSeen()]
         norm = [keras.layers.BatchNormalization(), keras.layers.Dense(3)]
@@ -310,12 +302,12 @@ def test_a_counter_is_the_servers_for_every_client_and_stays_so(seen, moves):
     )
     state = process.initialize()
     before = process.get_model_weights(state)
-    before.non_trainable[0] = np.int64(seen)
+    before.non_trainable[0] = np.int64(5)
     state = process.set_model_weights(state, before)
     state = process.next(state, [_whole(10), _whole(10, seed=1)]).state
     after = process.get_model_weights(state)
-    assert after.non_trainable[0] == seen and after.non_trainable[0].dtype == np.int64
+    assert after.non_trainable[0] == 5 and after.non_trainable[0].dtype == np.int64
     # One step: the first layer's gradient is times the factor.
     kernels = [weights.trainable[0] for weights in (before, after)]
-    assert np.allclose(*kernels, atol=2e-3) != moves
+    assert not np.allclose(*kernels, atol=2e-3)
     assert not np.allclose(*(w.non_trainable[2] for w in (before, after)))

@@ -27,7 +27,7 @@ NEEDING_ONE_LABEL = {
 }
 
 
-def test_who_corrects_gradients_says_that_it_corrects_drift():
+def test_methods_that_correct_gradients_declare_drift():
     hooks = ("correct", "correct_clipped")
     correcting = {
         name
@@ -37,7 +37,7 @@ def test_who_corrects_gradients_says_that_it_corrects_drift():
     assert correcting == CORRECTIONS
 
 
-def test_who_says_how_the_server_steps_describes_its_step_or_brings_an_optimizer():
+def test_methods_of_the_server_step_declare_it():
     taking = {
         name
         for name, each in CLASSES.items()
@@ -66,7 +66,7 @@ def _makes_sense(names):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_combination_is_either_refused_with_a_sentence_or_has_settings(size):
+def test_every_combination_is_refused_or_has_settings(size):
     for names in itertools.combinations(catalogue.names(), size):
         process = "+".join(names)
         if _makes_sense(names):

@@ -43,14 +43,14 @@ def _settings(name, **changes):
     return training.ProcessSettings.of(name, batch_size=4, local_epochs=2, **changes)
 
 
-def test_a_correction_has_to_know_how_many_clients_there_are():
+def test_a_correction_without_num_clients_is_refused():
     message = r"^feddyn\.update_memory \(.* give num_clients, or a population"
     with pytest.raises(methods.HookError, match=message):
         training.build("feddyn+man", CNN_FN)
 
 
-@pytest.mark.parametrize("name", every_method.ADAPTING)
-def test_an_evaluation_is_of_the_model_that_the_process_trains(name):
+def test_an_evaluation_uses_the_adapted_model():
+    name = "fedetf"  # Which has a classifier of its own.
     process = every_method.build(name)
     (client,) = random_clients.clients((8,))
     state = process.next(process.initialize(), [client]).state
@@ -74,36 +74,12 @@ def test_an_evaluation_is_of_the_model_that_the_process_trains(name):
     np.testing.assert_allclose(found, losses.mean(), rtol=1e-5)
 
 
-def test_an_evaluation_is_refused_of_processes_of_others():
+def test_an_evaluation_of_another_librarys_process_is_refused():
     process = tff.learning.algorithms.build_weighted_fed_avg(
         CNN_FN, tff.learning.optimizers.build_sgdm(0.1)
     )
     with pytest.raises(TypeError, match="did not build; .*build_fed_eval.model_fn"):
         training.build_evaluation(process)
-
-
-def test_moon_keeps_each_clients_last_model():
-    process = _build("moon")
-    assert isinstance(process, training.StatefulLearningProcess)
-    state, (small, large) = process.initialize(), random_clients.clients((6, 9))
-    start = process.get_model_weights(state).trainable
-    fresh = process.initial_client_state(state)
-    for a, b in zip(fresh["previous"], start):
-        np.testing.assert_array_equal(a, b)
-    # Alone, the client's last model is the new global one.
-    output = process.next(state, [small], [fresh])
-    after = process.get_model_weights(output.state).trainable
-    for a, b in zip(output.client_states[0]["previous"], after):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    assert not np.array_equal(after[0], start[0])
-    # States come back in the order of the clients, whatever they were.
-    both = process.next(output.state, [large, small], [fresh, output.client_states[0]])
-    turned = process.next(
-        output.state, [small, large], [output.client_states[0], fresh]
-    )
-    for one, other in zip(both.client_states, reversed(turned.client_states)):
-        for a, b in zip(one["previous"], other["previous"]):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_a_client_that_does_not_train_keeps_its_state():
@@ -145,27 +121,19 @@ def test_weights_and_hparams_of_a_stateful_process_can_be_set():
     )
 
 
-def test_fedgkd_distils_the_mean_of_the_last_global_models():
+def test_fedgkd_of_one_global_model_is_kd_of_half_the_strength():
     settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
-
-    @functools.cache
-    def build(rounds):
-        return training.build_from_settings(
-            "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}
-        )
-
+    strengths = {"fedgkd": {"fedgkd_averaged_rounds": 1}, "kd": {"kd_strength": 0.1}}
     clients = random_clients.clients((6, 9))
-    # One global model alone is KD with half the strength.
-    kd = training.build_from_settings("kd", CNN_FN, settings, {"kd_strength": 0.1})
-    for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
+    weights = [
+        _run(training.build_from_settings(name, CNN_FN, settings, own), clients, 2)[0]
+        for name, own in strengths.items()
+    ]
+    for a, b in zip(*weights):
         np.testing.assert_array_equal(a, b)
-    assert any(
-        not np.array_equal(a, b)
-        for a, b in zip(_run(build(2), clients, 2)[0], _run(build(1), clients, 2)[0])
-    )
 
 
-def test_fedgkd_averages_the_global_models_and_not_those_that_fedacg_sends():
+def test_fedgkd_averages_the_global_models_not_fedacgs_broadcasts():
     process = _build("fedgkd+fedacg")
     state, models_ = process.initialize(), []
     for _ in range(3):
@@ -187,18 +155,6 @@ def test_freeze_leaves_the_classifier_as_it_was():
     assert not np.array_equal(weights[0], start.trainable[0])
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("fedntd+mixup", "fedntd needs one true class per example, and mixup"),
-        ("man+fedprox+man", "names 'man' twice"),
-    ],
-)
-def test_combinations_that_make_no_sense_are_refused(name, message):
-    with pytest.raises(catalogue.UnknownProcessError, match=message):
-        training.build(name, CNN_FN)
-
-
 def _keras_model():
     layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
     return keras.Sequential(layers)
@@ -208,26 +164,14 @@ def _keras_model():
     "changes, message",
     [
         (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must return"),
-        (
-            dict(model_fn=_keras_model()),
-            "model_fn is a Sequential; tff_reg.models.from",
-        ),
-        (dict(model_fn=CNN_FN()), "model_fn is a LearningModel; pass a function"),
         (dict(methods=["fedprox"]), r"is \['fedprox'\]; give a list of methods, such"),
-        (dict(methods="fedprox"), "methods is 'fedprox'; give a list of methods, such"),
-        (dict(methods=methods.FedProx), "FedProx'>; give a list of methods, such as"),
-        (dict(methods=methods.FedProx()), r"\); give a list of methods, such as"),
         (
             dict(client_optimizer_fn=keras.optimizers.Adam()),
             "client_optimizer_fn is a Adam; give a TFF optimiser, such as tff",
         ),
-        (
-            dict(server_optimizer_fn=keras.optimizers.Adam()),
-            "server_optimizer_fn is a Adam; give a TFF optimiser, such as tff",
-        ),
     ],
 )
-def test_what_is_of_another_kind_is_refused_at_the_door(changes, message):
+def test_arguments_of_the_wrong_type_are_refused(changes, message):
     given = dict(
         model_fn=CNN_FN, methods=[], client_optimizer_fn=training.build_sgd(0.1)
     )
@@ -235,7 +179,7 @@ def test_what_is_of_another_kind_is_refused_at_the_door(changes, message):
         training.build_regularized(**{**given, **changes})
 
 
-def test_client_data_of_another_type_say_both_types():
+def test_client_data_of_the_wrong_type_are_refused_with_both_types():
     process = training.build_regularized(CNN_FN, [], training.build_sgd(0.1))
     examples = {"x": np.zeros([4, 4, 4, 1]), "y": np.zeros([4], np.int32)}
     dataset = tf.data.Dataset.from_tensor_slices(examples)
@@ -244,16 +188,6 @@ def test_client_data_of_another_type_say_both_types():
     )
     with pytest.raises(TypeError, match=rf"<x=float64\[4,4,1\],y=int32>, {takes}"):
         process.next(process.initialize(), [dataset])
-
-
-def test_methods_of_a_list_are_checked_like_names():
-    @dataclasses.dataclass(frozen=True)
-    class OtherMixup(methods.Mixup):
-        name = "othermix"
-
-    both = [methods.Mixup(), OtherMixup()]
-    with pytest.raises(methods.IncompatibleMethodsError, match="replace the batch"):
-        training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 
 def test_means_of_different_numbers_of_models_are_refused():
@@ -268,7 +202,13 @@ def test_means_of_different_numbers_of_models_are_refused():
 
 @functools.cache
 def _with_adam():
-    return training.build("fedavg", CNN_FN, client_data=WHOLE, server_optimizer="adam")
+    return training.build(
+        "fedavg",
+        CNN_FN,
+        client_data=WHOLE,
+        server_optimizer="adam",
+        server_learning_rate=0.125,
+    )
 
 
 def test_hparams_are_matched_by_their_names():
@@ -293,7 +233,7 @@ def test_hparams_are_matched_by_their_names():
         process.set_hparams(state, loaded)
 
 
-def test_a_server_step_that_build_refuses_cannot_be_set():
+def test_hparams_that_build_refuses_cannot_be_set():
     process = _build("fedacg")
     state = process.initialize()
     hparams = process.get_hparams(state)
@@ -312,9 +252,7 @@ _SGDM = {"part": "client_work", "build": tff.learning.optimizers.build_sgdm}
     "of, name, value, words",
     [
         (_ADAM, "epsilon", 0.0, "epsilon must be above 0 and finite"),
-        (_ADAM, "learning_rate", np.nan, "learning_rate must .* is.*nan"),
         (_SGDM, "learning_rate", np.inf, "learning_rate must be at least 0 and finite"),
-        (_SGDM, "momentum", 1.0, r"momentum must be in \[0, 1\)"),
     ],
 )
 def test_hparams_out_of_range_are_refused_by_setting_and_by_building(
@@ -330,20 +268,11 @@ def test_hparams_out_of_range_are_refused_by_setting_and_by_building(
         training.build_regularized(CNN_FN, [], made, made)
 
 
-@pytest.mark.parametrize("server", ["sgd", "adam", "yogi", "adagrad"])
-def test_server_optimizers_are_settings(server):
-    process = training.build(
-        "fedavg",
-        CNN_FN,
-        client_data=WHOLE,
-        server_optimizer=server,
-        server_learning_rate=0.125,
-    )
-    hparams = process.get_hparams(process.initialize())
-    assert hparams["finalizer"]["learning_rate"] == 0.125
-    if server == "adam":
-        assert hparams["finalizer"]["epsilon"] == np.float32(1e-3)
-        assert hparams["finalizer"]["beta_2"] == np.float32(0.99)
+def test_a_server_optimizer_is_a_setting():
+    hparams = _with_adam().get_hparams(_with_adam().initialize())["finalizer"]
+    assert hparams["learning_rate"] == 0.125
+    assert hparams["epsilon"] == np.float32(1e-3)
+    assert hparams["beta_2"] == np.float32(0.99)
 
 
 @pytest.mark.parametrize(
@@ -353,9 +282,6 @@ def test_server_optimizers_are_settings(server):
         (dict(mu=1.0), TypeError, r"setting 'mu' \(did you mean fedprox_strength\?\)"),
         (dict(man_strength=1.0), ValueError, "man_strength is not a setting"),
         (dict(server_optimizer="lamb"), ValueError, "sgd, adam, yogi, adagrad"),
-        (dict(learning_rate_schedule="step"), ValueError, "constant, exponential"),
-        (dict(client_weighting="sizes"), ValueError, "num_examples, uniform"),
-        (dict(fedprox_strength=-1.0), ValueError, "=-1.0: it must be at least 0"),
     ],
 )
 def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
@@ -367,39 +293,22 @@ def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
     "name, message",
     [
         ("fedalign", "cannot run at width 0.25"),
-        ("gradaug", "cannot run at width 0.8"),
         ("stochdepth", "has no residual branches"),
     ],
 )
-def test_a_model_that_lacks_what_a_method_needs_is_refused_with_a_sentence(
-    name, message
-):
+def test_a_model_without_a_needed_capability_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
         training.build(name, CNN_FN, client_data=WHOLE)
 
 
-def test_builders_take_the_arguments_of_tff_in_their_order():
-    server = tff.learning.optimizers.build_sgdm(0.5)
-    process = training.build_regularized(
-        CNN_FN,
-        [methods.FedProx(0.1)],
-        training.build_sgd(0.1),
-        server,
-        tff.learning.ClientWeighting.UNIFORM,
-        None,
-        tff.aggregators.MeanFactory(),
-        tff.learning.metrics.sum_then_finalize,
-    )
-    assert (
-        process.get_hparams(process.initialize())["finalizer"]["learning_rate"] == 0.5
-    )
-
-
 @pytest.mark.parametrize(
     "drop_remainder, mean_examples, steps",
-    [(False, 10, 6), (True, 10, 4), (True, 3, 2)],
+    [
+        (False, 10, 6),
+        (True, 10, 4),
+    ],
 )
-def test_a_mean_client_takes_the_steps_of_whole_batches_where_others_are_dropped(
+def test_local_steps_of_a_mean_client_respect_drop_remainder(
     monkeypatch, drop_remainder, mean_examples, steps
 ):
     monkeypatch.setattr(composition, "_build", lambda *arguments: arguments[-1])
@@ -421,3 +330,19 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
     with pytest.raises(KeyError, match="no model"):
         training.build("fedavg", model_fn)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"local_epochs": 2}, "local_epochs is the client data's"),
+        (
+            {"client_optimizer_fn": training.build_sgd(0.1), "client_momentum": 0.9},
+            "client_optimizer_fn replaces client_momentum",
+        ),
+        ({"learning_rate_schedule": "cosine"}, "cosine' needs total_rounds"),
+    ],
+)
+def test_settings_of_a_process_without_effect_are_refused(given, words):
+    with pytest.raises(TypeError, match=words):
+        training.build("fedavg", CNN_FN, **given)

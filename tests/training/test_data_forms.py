@@ -88,19 +88,17 @@ def test_a_client_without_examples_takes_no_step():
     assert _visited(data_forms.WholeClientData(batch_size=4, local_epochs=2), 0) == []
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("count", [1, 4, 7, 10])
-@pytest.mark.parametrize("steps", [1, 5, 6])
+@pytest.mark.parametrize("count", [1, 7])
 def test_local_steps_are_the_first_of_as_many_epochs_as_they_need(
-    steps, count, drop_remainder, shuffle
+    count, drop_remainder
 ):
+    steps = 5
     form = data_forms.WholeClientData(
         batch_size=4,
         local_epochs=2,
         local_steps=steps,
         drop_remainder=drop_remainder,
-        shuffle=shuffle,
     )
     batches, step_keys = _visited(form, count, with_keys=True)
     has_batches = count >= 4 or not drop_remainder

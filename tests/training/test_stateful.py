@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tests import random_clients
 from tff_reg import models, runtime, training
+from tff_reg.methods import all_clients
 
 NUM_CLIENTS = 5
 MODEL_FN = models.build_model_fn(
@@ -51,11 +52,8 @@ def _assert_equal(found, expected):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "name", ["feddyn+man", "feddc", pytest.param("fedspeed", marks=pytest.mark.slow)]
-)
-def test_the_mean_of_all_clients_is_that_of_their_last_models(name):
-    process = _build(name)
+def test_the_mean_of_all_clients_is_that_of_their_last_models():
+    process = _build("feddyn")
     counts = [6, 9, 4, 7, 5]
     # Client 1 takes part twice, clients 3 and 4 never.
     state, remembered = _train(process, [[0, 1], [1, 2]], counts)
@@ -88,12 +86,8 @@ def test_the_mean_begins_as_the_initial_model_and_has_the_models_type():
     assert result_type == process.get_model_weights.type_signature.result
 
 
-@pytest.mark.parametrize(
-    "name, overrides",
-    [("moon", {}), ("scaffold", {}), ("feddyn", {"averages_all_clients": False})],
-)
-def test_a_process_that_does_not_keep_the_mean_has_none(name, overrides):
-    process = _build(name, **overrides)
+def test_a_process_that_does_not_keep_the_mean_has_none():
+    process = _build("feddyn", averages_all_clients=False)
     assert isinstance(process, training.StatefulLearningProcess)
     assert process.get_all_clients_weights is None
 
@@ -118,11 +112,26 @@ def test_setting_weights_or_hparams_leaves_the_memory_as_it_is():
     assert not any(np.any(h) for h in fresh.finalizer["memory"]["feddyn/h"])
 
 
-def test_the_server_state_does_not_grow_with_the_number_of_clients():
-    def num_values(num_clients):
-        process = training.build(
-            "feddc", MODEL_FN, client_data=WHOLE, num_clients=num_clients
-        )
+def test_server_state_size_is_independent_of_num_clients():
+    def num_values(process):
         return sum(np.size(v) for v in tf.nest.flatten(process.initialize().finalizer))
 
-    assert num_values(2) == num_values(500)
+    many = training.build("feddyn", MODEL_FN, client_data=WHOLE, num_clients=500)
+    assert num_values(_build("feddyn")) == num_values(many)
+
+
+def test_absent_clients_count_with_the_mean_size():
+    process = training.build_regularized(
+        MODEL_FN,
+        [all_clients.AllClients()],
+        training.build_sgd(0.1),
+        client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
+        client_data=WHOLE,
+        population=training.Population(NUM_CLIENTS, mean_examples=6.0),
+    )
+    # Client 3 and 4 never take part, and count as of mean size.
+    state, remembered = _train(process, [[0, 1], [1, 2]], [6, 6, 8, 0, 0])
+    shares = np.array([6, 6, 8, 5, 5]) / 30
+    for i, kept in enumerate(state.finalizer["memory"][all_clients.MEAN]):
+        expected = sum(w * s["previous"][i] for w, s in zip(shares, remembered))
+        np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-6)
