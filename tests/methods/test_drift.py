@@ -22,9 +22,10 @@ CORRECTIONS = {
 }
 
 
-# Those that correct as another does are slow.
+# Slow, as they correct as another does.
+_LIKE_ANOTHER = ("mofedsam", "fedgamma", "fedspeed", "feddc")
 _ALL = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in ("mofedsam", "fedgamma")))
+    pytest.param(name, marks=[pytest.mark.slow] * (name in _LIKE_ANOTHER))
     for name in CORRECTIONS
 ]
 

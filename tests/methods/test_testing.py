@@ -31,7 +31,8 @@ def tutorial():
     [
         "test_without_a_radius_it_is_fedavg",
         "test_variates_are_kept_between_rounds",
-        "test_both_go_together",
+        # Builds five processes.
+        pytest.param("test_both_go_together", marks=pytest.mark.slow),
     ],
 )
 def test_the_tutorials_tests_pass(tutorial, name):
@@ -77,7 +78,6 @@ class _Forgetful(methods.Method):
 
 
 def test_assert_fedavg_reports_the_difference():
-    testing.assert_fedavg(_Shrink(0.0), rounds=1)
     with pytest.raises(AssertionError, match="shrink is not FedAvg: weight 0 .* by up"):
         testing.assert_fedavg(_Shrink(), rounds=1)
 
@@ -117,25 +117,15 @@ def test_hooks_run_eagerly_for_a_debugger_with_the_same_numbers():
     def traced_term(self, step):
         return 0.1 * tf.reduce_mean(step.outputs.logits**2)
 
-    def update_memory(self, server):
-        seen.append(-int(server.count))
-        return {"total": server.delta_sum}
-
-    def traced_update_memory(self, server):
-        return {"total": server.delta_sum}
-
-    def make(term, update_memory):
-        body = {"name": "mine", "term": term, "server_memory": {"total": methods.zeros}}
-        body["update_memory"] = update_memory
-        cls = type("Mine", (methods.Method,), body)
+    def make(term):
+        cls = type("Mine", (methods.Method,), {"name": "mine", "term": term})
         return dataclasses.dataclass(frozen=True)(cls)()
 
     with pytest.raises(methods.HookError, match="^mine.term .*tf.where or tf.cond"):
-        testing.train([make(term, traced_update_memory)], rounds=1)
+        testing.train([make(term)], rounds=1)
     seen.clear()
-    eager = testing.train([make(term, update_memory)], rounds=2, debug_eager=True)
-    losses = [value for value in seen if value > 0]
-    assert seen.count(-3) == 2 and len(losses) >= 3 * 2 * 4
-    traced = testing.train([make(traced_term, traced_update_memory)], rounds=2)
+    eager = testing.train([make(term)], rounds=1, debug_eager=True)
+    assert len(seen) >= 3 * 4
+    traced = testing.train([make(traced_term)], rounds=1)
     for one, other in zip(eager.weights, traced.weights):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)

@@ -336,7 +336,6 @@ def _total(numbers):
     [
         (tf.data.Dataset.range(3), "int64"),
     ],
-    ids=["int64", "vector"],
 )
 def test_wrong_data_sets_are_told_from_right_ones(contexts, wrong, elements):
     with contexts("tff"), pytest.raises(TypeError, match="Cannot serialize"):

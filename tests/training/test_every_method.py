@@ -170,10 +170,10 @@ def _run_distribute_aggregate(form, process, state, clients):
     return result["state"], result["metrics"]
 
 
-def test_map_reduce_and_distribute_aggregate_forms_give_the_numbers_of_next(contexts):
-    # Memories of the server, a model that is sent in another's place, and averages.
-    process = every_method.build("fedgkd+fedcm+fedacg")
-    clients = every_method.clients()
+# Memories of the server, a model that is sent in another's place, and averages.
+@pytest.mark.parametrize("name", ["fedgkd+fedcm+fedacg"])
+def test_both_forms_give_the_numbers_of_next(contexts, name):
+    process, clients = every_method.build(name), every_method.clients()
     library = tff.backends.mapreduce
     with contexts("in_process"):
         state = process.initialize()
