@@ -34,13 +34,7 @@ def test_two_methods_have_no_flag_of_one_name(add):
         add("ab.py", "a_b", "c")
 
 
-@pytest.mark.parametrize("name", ["Mine", "a+b", ""])
+@pytest.mark.parametrize("name", ["Mine", ""])
 def test_a_files_method_has_a_name_for_the_command_line(add, name):
     with pytest.raises(plugins.PluginError, match="small letters|has a name"):
         add("a.py", name)
-
-
-def test_files_methods_act_in_the_order_of_their_names(add):
-    add("b.py", "b")
-    add("a.py", "a")
-    assert catalogue.parse("b+a+man") == ("man", "a", "b")

@@ -118,7 +118,7 @@ def report(tmp_path_factory):
 @pytest.mark.parametrize("loop", ["iterator", "reduce"])
 def test_each_device_does_its_share_of_the_clients(report, loop):
     # One call more makes a device ready, and runs nothing.
-    assert report[f"{loop} 1"]["calls"] == {"CPU:0": 8}
+    assert report[f"{loop} 1"]["calls"] == {"CPU:0": 9}
     assert report[f"{loop} 2"]["calls"] == {"CPU:1": 5, "CPU:3": 5}
 
 

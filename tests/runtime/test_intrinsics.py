@@ -213,18 +213,6 @@ def test_sequences_are_mapped_and_summed(in_process):
     assert total(dataset) == collections.OrderedDict(d=60.0, c=3.0)
 
 
-def test_server_placed_data_sets_come_back_as_data_sets(both):
-    @tff.tensorflow.computation(np.int64)
-    def count_to(n):
-        return tf.data.Dataset.range(n).map(lambda i: (i, tf.strings.as_string(i)))
-
-    @tff.federated_computation(_server(np.int64))
-    def at_server(n):
-        return tff.federated_map(count_to, n)
-
-    assert_same(*both(lambda: at_server(3)))
-
-
 def test_polymorphic_computations_and_functions_as_arguments(both):
     @tff.tensorflow.computation
     def difference(x, y):

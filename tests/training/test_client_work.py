@@ -115,20 +115,6 @@ def test_a_client_that_diverges_is_rejected_and_counted():
     assert np.isfinite(train["fedprox/term"])
 
 
-def test_with_all_clients_rejected_the_model_stays():
-    process = training.build_regularized(
-        MODEL_FN,
-        [],
-        training.build_sgd(1e30),
-        client_data=training.WholeClientData(4, 5),
-    )
-    start = process.initialize()
-    output = process.next(start, [_whole(8), _whole(8, seed=1)])
-    assert output.metrics["client_work"]["train"]["rejected_clients"] == 2
-    assert output.metrics["finalizer"]["update_non_finite"] == 1
-    _assert_equal(_weights(process, output.state), _weights(process, start))
-
-
 @pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
 def test_an_empty_client_weighs_nothing(weighting):
     process = _fed_avg(weighting)
@@ -143,19 +129,6 @@ def test_whole_client_data_in_several_elements_are_refused():
     start = process.initialize()
     with pytest.raises(visits.ClientError, match="give all of its examples as one"):
         process.next(start, [_whole(6), _whole(6).concatenate(_whole(6))])
-
-
-def test_clients_weigh_by_examples_or_alike():
-    clients = [_whole(2), _whole(6, seed=1)]
-    for weighting, shares in (("NUM_EXAMPLES", (0.25, 0.75)), ("UNIFORM", (0.5, 0.5))):
-        process = _fed_avg(tff.learning.ClientWeighting[weighting])
-        start = process.initialize()
-        single = [_weights(process, process.next(start, [c]).state) for c in clients]
-        both = _weights(process, process.next(start, clients).state)
-        for value, first, second in zip(both, *single):
-            np.testing.assert_allclose(
-                value, shares[0] * first + shares[1] * second, rtol=1e-4, atol=1e-6
-            )
 
 
 def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
@@ -247,14 +220,6 @@ def test_a_wrapped_model_trains_by_its_own_forward_pass():
         np.testing.assert_allclose(there, -back, rtol=1e-5, atol=1e-7)
     with pytest.raises(TypeError, match="LearningModel, but returned Reversed"):
         training.build_regularized(Reversed, [methods.MAN(0.1)], sgd)
-
-
-def test_raises_on_settings_that_make_no_sense():
-    with pytest.raises(ValueError, match="max_gradient_norm must be above 0"):
-        training.LocalTraining(SGD, max_gradient_norm=0.0)
-    twice = [methods.FedProx(), methods.FedProx(strength=1.0)]
-    with pytest.raises(ValueError, match="once"):
-        training.LocalTraining(SGD, twice)
 
 
 def test_a_teacher_has_the_received_models_frozen_layers():

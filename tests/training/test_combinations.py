@@ -1,12 +1,10 @@
 """Combinations of methods: sensible ones run, others are refused, none crashes."""
 
-import functools
 import itertools
 
 import numpy as np
 import pytest
 
-from tests import random_clients
 from tests.training import every_method
 from tff_reg import training
 from tff_reg.methods import catalogue, checks, method, words
@@ -18,10 +16,6 @@ DOING = {
     for what in words.EXCLUSIVE
 }
 CORRECTIONS = DOING[method.DRIFT]
-# Of all but the corrections, which may do more.
-RULES = DOING[words.GRADIENT] - CORRECTIONS
-SERVERS = DOING[method.SERVER] - CORRECTIONS
-TERMS = sorted(every_method.REGULARIZERS)
 NEEDING_ONE_LABEL = {
     name for name in CLASSES if method.ONE_LABEL in CLASSES[name].needs
 }
@@ -109,54 +103,3 @@ def test_a_pair_has_a_round_with_the_metrics_of_both(contexts, pair):
         assert all(np.isfinite(value) for value in own.values())
         has_term = method.overrides(CLASSES[each], "term")
         assert (f"{each}/term" in own) == (f"{each}/share" in own) == has_term
-
-
-def _random_sum(seed):
-    """One to four parts of different kinds, in any order."""
-    rng = np.random.default_rng(seed)
-    names = list(rng.choice(TERMS, rng.integers(1, 3), replace=False))
-    for kind in (RULES, CORRECTIONS, SERVERS):
-        if rng.random() < 0.6:
-            names.append(rng.choice(sorted(kind)))
-    rng.shuffle(names)
-    return [str(name) for name in names]
-
-
-def _draw_sums(count):
-    drawn = (_random_sum(seed) for seed in itertools.count())
-    return list(itertools.islice(filter(_makes_sense, drawn), count))
-
-
-# Those of every day are in test_every_method.py.
-@pytest.mark.slow
-@pytest.mark.parametrize("names", _draw_sums(6), ids="+".join)
-def test_a_random_combination_gives_the_same_in_both_runtimes(contexts, names):
-    name = "+".join(names)
-    settings = training.ProcessSettings.of(
-        name,
-        batch_size=4,
-        local_epochs=1,
-        num_clients=3,
-        client_learning_rate=0.01,
-    )
-    # TFF's own server optimisers with momentum take float32 alone.
-    dtype = "float32" if SERVERS & set(names) else "float64"
-    projector = catalogue.settings(name).get("projector", "none")
-    model_fn = functools.partial(
-        every_method.model_fn, norm="group", dtype=dtype, projector=projector
-    )
-    process = training.build_from_settings(
-        name, model_fn, settings, {}, mean_examples=6.0
-    )
-    clients = random_clients.clients((5, 7), dtype=dtype)
-
-    def run(kind):
-        with contexts(kind):
-            return every_method.run(process, clients, 2)[1]
-
-    ours, again, native = run("in_process"), run("in_process"), run("tff")
-    tolerance = 1e-8 if dtype == "float64" else 1e-3
-    for first, second, other in zip(ours, again, native):
-        assert np.isfinite(first).all()
-        np.testing.assert_array_equal(first, second)
-        np.testing.assert_allclose(first, other, rtol=tolerance, atol=tolerance)

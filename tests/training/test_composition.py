@@ -82,45 +82,6 @@ def test_an_evaluation_of_another_librarys_process_is_refused():
         training.build_evaluation(process)
 
 
-def test_a_client_that_does_not_train_keeps_its_state():
-    process = _build("moon")
-    state = process.initialize()
-    mine = process.initial_client_state(state)
-    mine["previous"] = [w + np.float32(1) for w in mine["previous"]]
-    empty, diverging = random_clients.clients((0, 5))
-    diverging = diverging.map(
-        lambda e: collections.OrderedDict(e, x=e["x"] * np.float32("nan"))
-    )
-    output = process.next(state, [empty, diverging], [mine, mine])
-    assert output.metrics["client_work"]["train"]["rejected_clients"] == 1
-    for client_state in output.client_states:
-        for a, b in zip(client_state["previous"], mine["previous"]):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_weights_and_hparams_of_a_stateful_process_can_be_set():
-    process = _build("moon")
-    state = process.initialize()
-    weights = process.get_model_weights(state)
-    doubled = tff.learning.models.ModelWeights(
-        [2 * w for w in weights.trainable], weights.non_trainable
-    )
-    state = process.set_model_weights(state, doubled)
-    np.testing.assert_array_equal(
-        process.initial_client_state(state)["previous"][0], doubled.trainable[0]
-    )
-    hparams = process.get_hparams(state)
-    hparams["client_work"]["learning_rate"] = np.float32(0)
-    hparams["client_work"]["weight_decay"] = np.float32(0)
-    state = process.set_hparams(state, hparams)
-    client_state = process.initial_client_state(state)
-    clients = random_clients.clients((6, 9))
-    output = process.next(state, clients, [client_state, client_state])
-    np.testing.assert_array_equal(
-        process.get_model_weights(output.state).trainable[0], doubled.trainable[0]
-    )
-
-
 def test_fedgkd_of_one_global_model_is_kd_of_half_the_strength():
     settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
     strengths = {"fedgkd": {"fedgkd_averaged_rounds": 1}, "kd": {"kd_strength": 0.1}}
