@@ -27,14 +27,6 @@ def parse(*arguments):
     return commands.call(main, *arguments)
 
 
-def test_a_call_changes_no_global_flags():
-    before = flags.FLAGS["verbosity"].value
-    assert parse("--process=fedavg").stdout == "[('process', 'fedavg')]\n"
-    assert parse().stdout == "[]\n"
-    assert flags.FLAGS["verbosity"].value == before
-    assert "process" not in flags.FLAGS
-
-
 def test_only_given_flags_are_requested(tmp_path):
     (tmp_path / "recipe").write_text("--process=man\n# remark\n--man_strength=0.2\n")
     for arguments, requested in (

@@ -266,26 +266,6 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
     assert content(directory) == content(compared["directory"])
 
 
-def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
-    directory, _ = copied
-    again = no_tensorflow(
-        "tff_reg.commands.run",
-        "--process=fedavg",
-        "--settings_of=task",
-        *(flag for flag in TINY if not flag.startswith("--fedprox")),
-        f"--output_dir={directory / NAMES[0]}",
-        "--target_accuracies=0.05",
-        "--accuracy_at_rounds=2,7",
-    )
-    assert again.returncode == 0, again.stderr
-    assert "is finished already" in again.stdout
-    summary = json.loads((directory / NAMES[0] / "summary.json").read_text())
-    assert summary["rounds_to_target"] == {"0.05": 1}
-    at_rounds = summary["accuracy_at_rounds"]
-    assert at_rounds["2"]["accuracy"] == summary["final_accuracy"]
-    assert at_rounds["7"] == {"accuracy": None, "ema_accuracy": None}
-
-
 # What makes no series and no grid: experiment/test_series.py and test_tuning.py.
 @pytest.mark.parametrize(
     "arguments, words",
@@ -311,12 +291,6 @@ def test_refusals(arguments, words, tmp_path, no_tensorflow):
     line = commands.refusal(no_tensorflow(COMPARE, *arguments), "compare")
     assert all(word in line for word in words), line
     assert not directory.exists()
-
-
-def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):
-    refused = no_tensorflow(COMPARE, *compared["arguments"], "--batch_size=7")
-    said = "fedavg-seed0: it has a run with --batch_size=20, not 7; give"
-    assert said in commands.refusal(refused)
 
 
 def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflow):

@@ -1,7 +1,6 @@
 import struct
 
 import pytest
-from matplotlib import text
 
 from tff_reg import curves
 
@@ -53,48 +52,18 @@ def test_shows_means_and_bands(tmp_path):
     assert drawn("d", 0.5, 0.05) != first
 
 
-def test_14_curves_are_told_apart_and_their_names_do_not_touch(tmp_path, monkeypatch):
-    kept = []
-    monkeypatch.setattr(curves, "save", lambda axes, path, pdf: kept.append(axes))
-    drawn = [curve(f"method{index}", 0.5 + index / 1000) for index in range(14)]
-    curves.write_curves(tmp_path / "a", drawn, title="digits")
-    (axes,) = kept
+def test_14_curves_are_told_apart_by_a_legend_in_the_picture():
+    drawn = [curve(f"fedalign+method{index}", 0.5 + index / 100) for index in range(14)]
+    figure = curves.draw_curves(drawn, title="digits")
+    (axes,) = figure.axes
     styles = {
         (line.get_color(), line.get_linestyle())
         for line in axes.lines
         if len(line.get_xdata()) > 1
     }
     assert len(styles) == 14
-    axes.figure.canvas.draw()
-    labels = [t for t in axes.texts if isinstance(t, text.Annotation)]
-    boxes = [text.Text.get_window_extent(label) for label in labels]
-    assert len(boxes) == 14
-    boxes.sort(key=lambda box: box.y0)
-    assert all(low.y1 <= high.y0 for low, high in zip(boxes, boxes[1:]))
-    edge = axes.get_window_extent()
-    assert all(edge.x1 < box.x0 and box.x1 < 1440 for box in boxes)
-
-
-@pytest.mark.parametrize(
-    "wanted, places",
-    [
-        ([1.0, 5.0, 9.0], [1.0, 5.0, 9.0]),
-        # Two at one place move apart by the gap, half each.
-        ([5.0, 5.0], [4.0, 6.0]),
-        # Their order stays, and so does that of the arguments.
-        ([5.2, 4.8], [6.0, 4.0]),
-        # A pool pushes its neighbour: 3.5, 5, 5 are nearest to 2.5, 4.5, 6.5.
-        ([3.5, 5.0, 5.0], [2.5, 4.5, 6.5]),
-        # The edges hold.
-        ([0.0, 0.0], [0.0, 2.0]),
-        ([10.0, 10.0, 1.0], [8.0, 10.0, 1.0]),
-    ],
-)
-def test_places_keep_their_distance_and_stay_near(wanted, places):
-    assert curves.spread(wanted, 2.0, 0.0, 10.0) == pytest.approx(places)
-
-
-def test_as_many_places_as_fit_fill_the_range():
-    assert curves.spread([5.0] * 6, 2.0, 0.0, 10.0) == pytest.approx(
-        [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    )
+    figure.canvas.draw()
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[0] == "fedalign+method13 63.0 %" and len(names) == 14
+    box = axes.get_legend().get_window_extent()
+    assert axes.get_window_extent().x1 <= box.x0 and box.x1 < 1440

@@ -8,14 +8,6 @@ from tff_reg import files
 from tff_reg.settings import SettingError
 
 
-def test_writes_replace_what_was_there(tmp_path):
-    path = tmp_path / "a.txt"
-    files.write_text(path, "old")
-    files.write_text(path, "new")
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
@@ -97,13 +89,6 @@ def test_delete_takes_files_directories_links_and_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_leftovers_are_what_has_the_temporary_prefix(tmp_path):
-    (tmp_path / f"{files.TEMPORARY_PREFIX}9-d").mkdir()
-    (tmp_path / "kept").write_text("1")
-    files.delete_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-
-
 def test_where_nothing_can_be_written_is_refused_and_nothing_is_made(tmp_path):
     files.check_writable(tmp_path / "a" / "b", "output_dir")
     with pytest.raises(SettingError, match="csv=.*/a/b: there is no such directory"):
@@ -115,20 +100,3 @@ def test_where_nothing_can_be_written_is_refused_and_nothing_is_made(tmp_path):
     for path, why in (("/proc/x", "No such file"), (made / "file", "File exists")):
         with pytest.raises(SettingError, match=rf"output_dir={path}: .*\({why}.*other"):
             files.make_directory(path, "output_dir")
-
-
-def test_nothing_can_be_written_in_a_folder_that_is_gone(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(SettingError, match=r"output_dir=x: it cannot be written to \("):
-        files.check_writable("x", "output_dir")
-    with pytest.raises(SettingError, match=r"csv=x: it cannot be written to \("):
-        files.check_place("x", "csv")
-
-
-def test_sha256_is_that_of_the_standard(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert files.sha256(tmp_path / "a") == (
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )

@@ -159,11 +159,6 @@ def test_it_trains_from_an_empty_folder(installed, tmp_path):
     assert (tmp_path / "runs" / "fedavg-digits-seed0" / "metrics.csv").exists()
 
 
-def test_its_other_commands_answer(installed, tmp_path):
-    done = installed.run("tff-reg", "recipes", "--names", "fedmlb/table2", cwd=tmp_path)
-    assert done.returncode == 0 and "fedmlb/table2/fedprox" in done.stdout
-
-
 def test_the_tutorials_method_is_there_when_its_package_is_installed(
     installed, tmp_path
 ):

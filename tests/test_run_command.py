@@ -333,14 +333,6 @@ def test_wrong_data_are_told_before_tensorflow_loads(tmp_path):
             assert not output_dir.exists()
 
 
-def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):
-    (tmp_path / "thesis.tex").write_text("precious")
-    for overwrite in ([], ["--overwrite"]):
-        result = no_tensorflow(*TINY, f"--output_dir={tmp_path}", *overwrite)
-        assert str(tmp_path) in commands.refusal(result)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 def test_help_needs_no_tensorflow(no_tensorflow):
     for argument in ("--help", "--helpfull"):
         done = no_tensorflow(argument)

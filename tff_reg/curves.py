@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_reg import files
-from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_text, mpl_ticker
+from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_ticker
 
 _INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS = "Communication round"
@@ -28,10 +28,8 @@ _COLORS = (
 )
 # Once all colours are used, they repeat with the next line style.
 _DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
-_LABEL_SIZE = 11.0
 # The note below the axes: characters per line, and the largest number of lines.
 _NOTE_WIDTH, _NOTE_LINES = 150, 8
-_POINTS_PER_INCH = 72
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +73,7 @@ def draw_curves(
 ) -> mpl_figure.Figure:
     """Draws curves, at least one, with bands.
 
-    Each curve's name and last value stand to the right of its end.
+    The legend at the right has each curve's last value, the highest first.
     """
     axes = new_axes()
     bounds = _draw(axes, curves)
@@ -96,11 +94,23 @@ def draw_curves(
         placeholder=" ...",
     )
     bottom = 0.115 + 0.024 * len(lines)
-    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=bottom)
+    axes.figure.subplots_adjust(left=0.085, right=0.75, top=0.865, bottom=bottom)
     axes.figure.text(
         0.012, 0.012, "\n".join(lines), fontsize=8.5, color="#555555", va="bottom"
     )
-    _label_ends(axes, curves)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(curves)), key=lambda i: -curves[i].mean[-1])
+    legend = axes.legend(
+        [handles[index] for index in order],
+        [labels[index] for index in order],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=min(11.0, 330 / len(curves)),
+        frameon=False,
+        labelcolor="linecolor",
+    )
+    width = legend.get_window_extent().width / axes.figure.bbox.width
+    axes.figure.subplots_adjust(right=max(0.4, 0.99 - width))
     return axes.figure
 
 
@@ -184,72 +194,6 @@ def _make_room(axes: Any, bounds: Sequence[float]) -> None:
 def color_of(index: int) -> str:
     """Returns the colour of a curve by its index."""
     return _COLORS[index % len(_COLORS)]
-
-
-def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
-    """Writes the curves' names beside the right edge without overlap; makes room."""
-    figure = axes.figure
-    height = axes.get_position().height * figure.get_figheight() * _POINTS_PER_INCH
-    size = min(_LABEL_SIZE, height / (1.3 * len(curves)))
-    bottom, top = axes.get_ylim()
-    gap = 1.3 * size * (top - bottom) / height
-    ends = [100 * curve.mean[-1] for curve in curves]
-    labels = []
-    for index, place in enumerate(spread(ends, gap, bottom, top)):
-        labels.append(
-            axes.annotate(
-                f"{curves[index].name} {ends[index]:.1f} %",
-                (curves[index].rounds[-1], ends[index]),
-                xytext=(1.03, place),
-                textcoords=axes.get_yaxis_transform(),
-                va="center",
-                fontsize=size,
-                color=color_of(index),
-                annotation_clip=False,
-                arrowprops={
-                    "arrowstyle": "-",
-                    "color": color_of(index),
-                    "linewidth": 0.8,
-                    "alpha": 0.6,
-                    "shrinkA": 4,
-                    "shrinkB": 3,
-                    "patchA": None,
-                    "relpos": (0, 0.5),
-                },
-            )
-        )
-    # The widest label decides how wide the axes may be.
-    renderer = figure.canvas.get_renderer()
-    # The extent of the text alone: an annotation's includes its leader line.
-    widest = max(
-        mpl_text.Text.get_window_extent(label, renderer).width for label in labels
-    )
-    left = axes.get_position().x0
-    room = 0.99 - widest / figure.bbox.width
-    figure.subplots_adjust(right=max(0.4, left + (room - left) / 1.03))
-
-
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Returns places near the wanted ones that keep a distance from each other."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    # Isotonic regression after subtracting the gaps: neighbours in the wrong order are
-    # pooled at their mean.
-    pools: list[list[float]] = []
-    for rank, index in enumerate(order):
-        pools.append([wanted[index] - rank * gap])
-        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    highest = high - (len(wanted) - 1) * gap
-    places = [0.0] * len(wanted)
-    means = (_mean(pool) for pool in pools for _ in pool)
-    for rank, (index, mean) in enumerate(zip(order, means)):
-        places[index] = min(max(mean, low), highest) + rank * gap
-    return places
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def new_axes() -> Any:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     import matplotlib.colors as mpl_colors
     import matplotlib.figure as mpl_figure
     import matplotlib.patches as mpl_patches
-    import matplotlib.text as mpl_text
     import matplotlib.ticker as mpl_ticker
     import numpy as np
     import pandas
@@ -104,7 +103,6 @@ else:
     mpl_colors = _LazyModule("matplotlib.colors")
     mpl_figure = _LazyModule("matplotlib.figure")
     mpl_patches = _LazyModule("matplotlib.patches")
-    mpl_text = _LazyModule("matplotlib.text")
     mpl_ticker = _LazyModule("matplotlib.ticker")
 
 

@@ -40,19 +40,15 @@ def entry_points(
     points = {(p.name, p.value): p for p in metadata.entry_points(group=group)}
     found: dict[str, metadata.EntryPoint] = {}
     for _, point in sorted(points.items()):
-        why = None
-        if not NAME.fullmatch(point.name):
-            why = "has a forbidden name: take small letters, digits, underscores"
-        elif point.name in taken:
-            why = "has the name of one of tff_reg's own: rename it"
-        elif point.name in found:
-            why = f"has the name of {_where(found[point.name], group)}: rename one"
-        if why:
-            warnings.warn(
-                f"{_where(point, group)} {why}. It is left out.", stacklevel=2
-            )
-        else:
+        is_free = point.name not in taken and point.name not in found
+        if is_free and NAME.fullmatch(point.name):
             found[point.name] = point
+        else:
+            warnings.warn(
+                f"{_where(point, group)} is left out: its name is taken already, or is"
+                " not of small letters, digits and underscores alone.",
+                stacklevel=2,
+            )
     return found
 
 

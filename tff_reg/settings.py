@@ -18,13 +18,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import inspect
 import math
 import numbers
 import os
-import reprlib
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
@@ -234,12 +232,6 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     Returns:
       The right side of the field's `=`.
     """
-    names = [field.name for field in dataclasses.fields(Setting)]
-    for name in known:
-        if name not in names:
-            raise TypeError(
-                f"setting has no argument {name!r}{near_names(name, names)}."
-            )
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
@@ -337,20 +329,6 @@ def _finite(number: Any) -> bool:
         return False
 
 
-def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None:
-    """Checks that a function can be called with positional arguments."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Some built-in functions have no signature.
-        return
-    try:
-        signature.bind(*arguments.split(","))
-    except TypeError:
-        raise TypeError(
-            f"{name} is called with ({arguments}), but its arguments are {signature}."
-        ) from None
-
-
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
     """Returns ` (did you mean NAME?)`, or an empty text if no name is similar."""
     wanted = _OTHER_NAMES.get(str(value), str(value))
@@ -363,10 +341,5 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):
-        return ",".join(map(_item_as_text, value))
-    # No setting is a dictionary; `str` fails for a very deep one.
-    return reprlib.repr(value) if isinstance(value, dict) else str(value)
-
-
-def _item_as_text(item: Any) -> str:
-    return reprlib.repr(item) if isinstance(item, (tuple, list)) else as_text(item)
+        return ",".join(map(as_text, value))
+    return str(value)

@@ -141,8 +141,3 @@ def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_pa
     )
     for name in final.files:
         np.testing.assert_array_equal(best[name], final[name])
-
-
-def test_what_it_keeps_must_have_a_name_of_its_own(run, tmp_path):
-    with pytest.raises(ValueError, match="Noting.keep returns rounds.txt, which"):
-        run(tmp_path, callbacks=[Noting(), Noting()])

@@ -9,7 +9,7 @@ import pytest
 from tests.experiment import finished
 from tff_reg import experiment
 from tff_reg.data import digests
-from tff_reg.experiment.rounds import progress
+from tff_reg.experiment.rounds import progress, runs
 from tff_reg.experiment.series import plan as series
 
 SMALL = {
@@ -53,7 +53,7 @@ def ran(tmp_path):
 
 def look(asked, **changes):
     config = experiment.RunConfig.of({**asked, **changes}).resolved()
-    return experiment.finished(config)
+    return runs.CheckedRun(config).refresh_summary()
 
 
 def test_a_finished_run_on_data_elsewhere_is_finished_after_a_look(ran, tmp_path):

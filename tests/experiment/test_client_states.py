@@ -108,13 +108,3 @@ def test_where_an_index_is_damaged_nothing_is_deleted(tmp_path, content):
     assert len(list((tmp_path / "states").iterdir())) == 2
     with pytest.raises(checkpoints.CheckpointDamagedError, match="is missing or no"):
         store.restore(tmp_path / "index1")
-
-
-def test_a_state_of_another_process_is_refused(tmp_path):
-    store = process_state.ClientStates(INITIAL, tmp_path / "states")
-    store.store(["a"], [_state(2)], 1)
-    other = process_state.ClientStates({"h": np.zeros(3)}, tmp_path / "states")
-    store.write_index(tmp_path / "index")
-    other.restore(tmp_path / "index")
-    with pytest.raises(process_state.StateMismatchError):
-        other.load(["a"])

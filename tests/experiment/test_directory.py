@@ -16,7 +16,7 @@ def begun(tmp_path):
 
 def test_nothing_is_written_before_it_begins(tmp_path):
     run = directory.RunDirectory(tmp_path / "a" / "b")
-    run.check_settings({"batch_size": 5})
+    run.check({"batch_size": 5})
     assert run.config is None and run.summary() is None
     assert not list(tmp_path.iterdir())
 
@@ -43,13 +43,13 @@ def test_half_written_files_of_ours_do_not_make_a_directory_foreign(tmp_path):
 
 def test_settings_that_change_no_number_or_are_new_may_differ(begun):
     run = directory.RunDirectory(begun)
-    run.check_settings({"batch_size": 4, "devices": ["GPU:1"], "total_rounds": 5})
-    run.check_settings({"something_that_a_newer_version_added": 1})
+    run.check({"batch_size": 4, "devices": ["GPU:1"], "total_rounds": 5})
+    run.check({"something_that_a_newer_version_added": 1})
     with pytest.raises(
         directory.DirectoryError,
         match="output_dir=.*/run: it has a run with batch_size=4, not 5; give another",
     ):
-        run.check_settings({"batch_size": 5})
+        run.check({"batch_size": 5})
 
 
 def test_overwriting_deletes_what_is_ours_only(begun):
@@ -70,9 +70,7 @@ def test_it_is_finished_with_the_rounds_of_its_summary(begun):
     assert run.is_finished(3) and run.is_finished(2) and not run.is_finished(4)
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "null", "3", "{}", '{"rounds": "2"}', "{", "[" * 100_000, ""]
-)
+@pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000, ""])
 def test_a_summary_of_another_shape_is_none(begun, content):
     (begun / "summary.json").write_text(content)
     run = directory.RunDirectory(begun)

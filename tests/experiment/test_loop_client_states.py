@@ -84,19 +84,6 @@ def test_moon_continues_with_what_its_clients_remember(
     assert not (tmp_path / "unbroken" / "final_all_clients_weights.npz").exists()
 
 
-def test_what_moons_clients_remember_is_used(moon, monkeypatch):
-    whole = moon.run(total_rounds=3)
-    # As if every client came for the first time.
-    monkeypatch.setattr(
-        process_state.ClientStates, "store", lambda self, *arguments: None
-    )
-    forgetful = moon.run(total_rounds=3)
-    assert any(
-        not np.array_equal(a, b)
-        for a, b in zip(forgetful.weights.trainable, whole.weights.trainable)
-    )
-
-
 def test_a_round_loads_the_states_of_its_cohort_only(
     moon, tmp_path, no_pictures, monkeypatch
 ):

@@ -93,22 +93,6 @@ def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(run, tmp_path):
-    run(tmp_path / "unbroken")
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", progress=StopsAfter(4))
-    state = tmp_path / "a" / "checkpoints" / "round_000004" / "server_state.npz"
-    content = bytearray(state.read_bytes())
-    content[len(content) // 2] ^= 1
-    state.write_bytes(bytes(content))
-    notes = Notes()
-    run(tmp_path / "a", progress=notes)
-    assert len(notes.lines) == 2
-    assert notes.lines[0].startswith("The checkpoint of round 4 is damaged")
-    assert notes.lines[1] == "Resuming after round 3 of 6."
-    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
-
-
 @pytest.mark.parametrize("first", [3])
 def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
     run, tmp_path, first

@@ -5,13 +5,9 @@ import dp_accounting
 import pytest
 from dp_accounting import rdp
 
-from tff_reg import methods, settings
+from tff_reg import settings
 from tff_reg.experiment import RunConfig
-from tff_reg.experiment.rounds import description, metrics, privacy, summary
-
-ONE = privacy.Releases(remembers=False, uploads=False)
-STATE = privacy.Releases(remembers=True, uploads=False)
-UPLOADS = privacy.Releases(remembers=True, uploads=True)
+from tff_reg.experiment.rounds import metrics, privacy, summary
 
 
 class _Digits:
@@ -31,7 +27,7 @@ def _resolve(**given):
     return RunConfig.of(given).resolved(tasks)
 
 
-def _epsilon(releases=ONE, **changed):
+def _epsilon(**changed):
     values = dict(
         noise_multiplier=4.0,
         delta=1e-5,
@@ -39,7 +35,7 @@ def _epsilon(releases=ONE, **changed):
         clients_per_round=10,
         num_clients=100,
     )
-    return privacy.epsilon(**{**values, **changed}, releases=releases)
+    return privacy.epsilon(**{**values, **changed})
 
 
 def _gaussian(sigma, rounds, delta):
@@ -57,12 +53,13 @@ def _gaussian(sigma, rounds, delta):
 def test_without_sampling_it_is_the_gaussian_of_half_the_noise():
     expected = _gaussian(4.0 / 2, 20, 1e-5)
     assert _epsilon(clients_per_round=100) == pytest.approx(expected, rel=1e-6)
-    assert _epsilon(STATE) == pytest.approx(expected, rel=1e-6)
+    assert _epsilon(remembers=True) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_second_upload_counts_as_one_sum_of_less_noise():
     expected = _gaussian(4.0 / 2 / math.sqrt(2), 20, 1e-5)
-    assert _epsilon(UPLOADS) == pytest.approx(expected, rel=1e-6)
+    found = _epsilon(remembers=True, sums_per_round=2)
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_sampling_without_replacement_is_that_of_dp_accounting():
@@ -76,7 +73,7 @@ def test_sampling_without_replacement_is_that_of_dp_accounting():
         accountant.compose(event)
     found = _epsilon(rounds=3)
     assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
-    assert _epsilon() < _epsilon(STATE) / 2
+    assert _epsilon() < _epsilon(remembers=True) / 2
 
 
 def test_no_noise_gives_no_guarantee():
@@ -89,19 +86,16 @@ def test_no_noise_gives_no_guarantee():
         ("fedalign+man", False, False),
         ("fedgkd", False, False),
         ("moon", True, False),
-        ("feddyn", True, False),
         ("scaffold+fedprox", True, True),
-        ("feddc", True, True),
+        # The mean of all clients' models is an upload.
+        ("feddyn", True, True),
     ],
 )
 def test_knows_what_leaves_the_clients(process, remembers, uploads):
-    found = privacy.releases_of(methods.build(process, {}))
-    assert found == privacy.Releases(remembers, uploads)
-
-
-def test_the_mean_of_all_clients_models_is_an_upload():
-    values = _resolve(process="fedavg", averages_all_clients=True)
-    assert privacy.releases_of(values.methods) == UPLOADS
+    values = _resolve(process=process, aggregator="dp", clients_per_round=16)
+    found = privacy.summarize(values.dump(), 1)
+    assert (found["sampling"] == "not counted") == remembers
+    assert found["noisy_sums_per_round"] == 1 + uploads
 
 
 def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
@@ -122,26 +116,10 @@ def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
     assert found["privacy"]["sampling"] == "not counted"
     lines = privacy.in_words(found["privacy"])
     assert f"epsilon {expected:.4g} at delta 1e-05" in lines[0]
-    assert "remember breaks the gain of sampling" in lines[1]
+    assert "have a memory, so epsilon counts every client in every" in lines[1]
     assert "uploads of scaffold" in lines[2] and len(lines) == 3
     plain = {**values.dump(), "aggregator": "mean"}
     assert "privacy" not in summary.summarize(table, plain)
-
-
-def test_a_run_says_how_its_sums_are_made():
-    numbers = dict(num_train=1000, num_test=10, num_weights=5)
-    for kind, text in (
-        ("robust", "sums     robust, too large left out, long clipped"),
-        ("compressed", "sums     compressed to 8 bits"),
-        ("dp", "clipped at their median norm, at first 0.1, noise multiplier 1"),
-    ):
-        values = _resolve(process="fedavg", aggregator=kind, clients_per_round=16)
-        lines = description.header(values, **numbers)
-        assert text in " ".join(" ".join(lines).split()).replace(
-            "sums ", "sums     "
-        ), kind
-    values = _resolve(process="fedavg")
-    assert not any("sums" in line for line in description.header(values, **numbers))
 
 
 @pytest.mark.parametrize(

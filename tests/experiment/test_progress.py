@@ -43,24 +43,12 @@ def test_round_loss_accuracy_seconds_and_time_left_are_told(capsys):
     assert "loss -  accuracy -" in third
 
 
-def test_the_mean_of_all_clients_is_told_where_there_is_one(capsys):
+def test_the_bar_keeps_the_last_test_accuracies(capsys):
     rows = [row(evaluation=0.75, all_clients=0.5), row()]
-    (first, second, _), last = told(capsys, rows)
-    assert "  test accuracy 75.0 %  all clients' mean 50.0 %  1.50 s a round" in first
-    assert "all clients" not in second
-    assert "test accuracy 75.0 % (all clients' mean 50.0 %), loss 0.500" in last
-
-
-def test_held_out_examples_are_not_called_a_test_set(capsys):
-    (first, _), last = told(capsys, [row(evaluation=0.75)], tested="held-out")
-    assert "  held-out accuracy 75.0 %" in first
-    assert "held-out accuracy 75.0 %, loss" in last
-
-
-def test_the_bar_keeps_the_last_test_accuracy(capsys):
-    _, last = told(capsys, [row(evaluation=0.75), row()])
-    assert last.startswith("round 2/10 |")
-    assert "test accuracy 75.0 %, loss 0.500, 1.5 s a round" in last
+    (first, second, _), last = told(capsys, rows, tested="held-out")
+    both = "  held-out accuracy 75.0 %  all clients' mean 50.0 %  1.50 s a round"
+    assert both in first and "all clients" not in second
+    assert last.startswith("round 2/10 |") and both in last
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ def test_all_methods_have_the_tasks_settings_and_what_they_cannot_be_without(tmp
     found = of(configs)
     assert found.is_one and found.source == "the task digits"
     assert found.shared == (
-        "digits, 5 of 20 clients a round, dirichlet_balanced(0.3), 20 rounds, 5 local"
-        " epochs, batches of 20, SGD, learning rate 0.1, weight decay 0.0001, gradients"
-        " clipped at 10, resnet8 (batch norm), augmentation shift"
+        "task=digits, partition=dirichlet_balanced, model=resnet8, num_clients=20,"
+        " clients_per_round=5, total_rounds=20, local_epochs=5, batch_size=20,"
+        " client_learning_rate=0.1, concentration=0.3, norm=batch, augmentation=shift,"
+        " client_weight_decay=0.0001, max_gradient_norm=10.0"
     )
     assert found.own["fedavg"] == ""
     assert found.own["fedavgm"] == "server_momentum=0.4"
@@ -149,11 +150,11 @@ def test_a_table_and_its_picture_have_the_protocol_or_the_differences(
     assert note in text
     assert ("**50.00**" in text) == ("The best is in bold." in text) == is_one
     if is_one:
-        assert note.startswith("Protocol: digits, 5 of 20 clients a round")
+        assert note.startswith("Protocol: task=digits, ")
         assert "differ" not in note
     else:
         assert "**" not in text
-        assert "no common protocol, so nothing is in bold" in text
+        assert "no common protocol. Nothing is in bold" in text
         assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in text
 
 
@@ -187,9 +188,7 @@ def test_the_command_tells_protocol_or_differences_before_its_first_run(tmp_path
         return " ".join(before.split()), after
 
     before, after = told("task")
-    assert before.startswith("Protocol: digits, 5 of 20 clients a round") and (
-        "differ" not in before
-    )
+    assert before.startswith("Protocol: task=digits, ") and ("differ" not in before)
     assert "The best is in bold" in " ".join(after.split())
     before, after = told("each", "--settings_of=each")
     assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in before

@@ -1,13 +1,10 @@
 """A run from its config, as notebooks and services start it."""
 
-import asyncio
 import json
 import pathlib
 import types
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
@@ -22,6 +19,17 @@ SMALL = dict(
     partition="iid",
     scale="0.5",
 )
+
+
+def check(config, tasks_=tasks):
+    """Checks as a command does before it starts; returns what is resolved."""
+    checked = runs.CheckedRun(config, tasks_)
+    checked.check_ready()
+    return checked.config
+
+
+def finished(config):
+    return runs.CheckedRun(config).refresh_summary()
 
 
 class Ends(experiment.Callback):
@@ -92,12 +100,12 @@ def test_a_signal_ends_runtime_and_progress(ran):
 
 
 def test_a_finished_run_gives_its_summary_at_once(ran):
-    found = experiment.finished(ran.config)
+    found = finished(ran.config)
     assert found == ran.result.summary
     more = experiment.RunConfig.of({**SMALL, "total_rounds": 6, "output_dir": "x"})
-    assert experiment.finished(more.resolved()) is None
+    assert finished(more.resolved()) is None
     fewer = {**SMALL, "total_rounds": 2, "output_dir": ran.config.output_dir}
-    for ask in (lambda config: experiment.finished(config.resolved()), experiment.run):
+    for ask in (lambda config: finished(config.resolved()), experiment.run):
         with pytest.raises(
             experiment.DirectoryError, match="has done 2 rounds already"
         ):
@@ -106,22 +114,7 @@ def test_a_finished_run_gives_its_summary_at_once(ran):
     assert stored["total_rounds"] == 2
     anew = {**SMALL, "total_rounds": 4, "output_dir": ran.config.output_dir}
     anew = experiment.RunConfig.of({**anew, "overwrite": True})
-    assert experiment.finished(anew.resolved()) is None
-
-
-def test_in_a_thread_of_an_event_loop_it_comes_to_the_same(ran, tmp_path):
-    config = experiment.RunConfig(**SMALL, total_rounds=4, output_dir=str(tmp_path))
-
-    async def service():
-        return await asyncio.to_thread(
-            experiment.run, config, progress=progress.Silence()
-        )
-
-    result = asyncio.run(service())
-    assert result.summary["final_accuracy"] == ran.result.summary["final_accuracy"]
-    files = [f"{path}/final_weights.npz" for path in (tmp_path, ran.config.output_dir)]
-    first, second = (pathlib.Path(file).read_bytes() for file in files)
-    assert first == second
+    assert finished(anew.resolved()) is None
 
 
 def test_tasks_may_be_ones_own(tmp_path):
@@ -138,13 +131,13 @@ def test_tasks_may_be_ones_own(tmp_path):
         build=build,
     )
     asked = experiment.RunConfig(process="fedprox", task="mine", scale="tiny")
-    config = experiment.check(asked, own)
+    config = check(asked, own)
     training = runs.CheckedRun(config, own).prepare(progress.Silence())
     ((name, of_task),) = built
     assert name == "mine" and of_task["num_clients"] == 4
     assert training.total_rounds == 1 and training.settings["task"] == "mine"
     with pytest.raises(settings.SettingError, match="task=digits: .*one of mine"):
-        experiment.check(experiment.RunConfig(process="fedavg", task="digits"), own)
+        check(experiment.RunConfig(process="fedavg", task="digits"), own)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +156,7 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, me
         config["batch_size"] = 32
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
-        experiment.check(experiment.RunConfig(**asked))
+        check(experiment.RunConfig(**asked))
 
 
 @pytest.mark.parametrize(
@@ -197,29 +190,3 @@ def test_batches_that_no_client_can_fill_are_refused(tmp_path):
     )
     with pytest.raises(settings.SettingError, match="nobody would train"):
         experiment.run(config)
-
-
-@pytest.mark.parametrize("asked", ["fedprox", {"process": "fedprox"}])
-def test_what_is_no_config_is_refused_by_kind(asked):
-    kind = type(asked).__name__
-    with pytest.raises(TypeError, match=f"by an experiment.RunConfig, .*a {kind}"):
-        experiment.run(asked)
-
-
-def test_the_mean_of_whole_sizes_need_not_be_whole(monkeypatch):
-    found = {}
-    monkeypatch.setattr(
-        runs.training,
-        "build_from_settings",
-        lambda *_, mean_examples, **others: found.update(mean=mean_examples),
-    )
-    sizes = np.array([1, 1, 1, 4])
-    task = types.SimpleNamespace(
-        model_fn=None,
-        augment_fn=None,
-        client_data=types.SimpleNamespace(
-            client_sizes=sizes, element_type_structure={"x": tf.TensorSpec([2])}
-        ),
-    )
-    runs.build_process(experiment.RunConfig(**SMALL).resolved(), task)
-    assert found["mean"] == 1.75

@@ -100,14 +100,9 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"processes": ["fedavg", "fedalgin"]}, "processes=fedavg,fedalgin: Unknown"),
-        ({"processes": ["fedavg", ""]}, "processes=fedavg,:"),
-        ({"processes": ["man", "fedavg+man"]}, "man,fedavg+man: man is there twice"),
-        ({"processes": []}, "processes: it is missing"),
-        ({"seeds": [0, "one"]}, "seeds=0,one: it must be whole numbers"),
-        ({"seeds": [-1]}, "seeds=-1: it must be at least 0"),
-        ({"seeds": []}, "seeds: it is missing"),
-        ({"seeds": [1, 2, 1]}, "seeds=1,2,1: 1 is there twice"),
+        ({"processes": ["fedavg", "fedalgin"]}, "process=fedalgin: Unknown"),
+        ({"seeds": [0, "one"]}, "seed=one: it must be a whole number"),
+        ({"seeds": [-1]}, "seed=-1: it must be at least 0"),
         ({"man_strength": 0.1}, "strength=0.1: man is not part of fedavg, fedprox."),
         ({"fedprox_strength": -1.0}, "fedprox_strength=-1"),
         ({"batch_size": 0}, "batch_size=0"),

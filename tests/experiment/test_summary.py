@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -100,14 +99,6 @@ def test_a_summary_is_the_results_of_the_columns():
     }
 
 
-def test_the_best_round_is_the_first_of_the_best_and_the_best_average_its_own():
-    found = summary.summarize(table_of([0.5, 0.9, 0.9, 0.1]), SETTINGS)
-    assert found["best_round"] == 2
-    # 0.5, 0.54, 0.576, 0.5284.
-    assert found["best_ema_accuracy"] == pytest.approx(0.576)
-    assert found["ema_accuracy"] == pytest.approx(0.5284)
-
-
 def test_the_mean_of_all_clients_has_accuracies_of_its_own():
     table = table_of([0.1, None, 0.2, 0.3], all_clients_accuracy=[0.4, None, 0.9, 0.6])
     found = summary.summarize(table, SETTINGS)
@@ -167,20 +158,10 @@ def test_a_finished_runs_targets_can_be_asked_for_in_another_way(finished):
     assert summary.refresh(again, wanted)["rounds_to_target"] == {"0.4": None}
 
 
-def test_a_run_without_evaluation_has_a_summary_of_nothing():
-    wanted = {"accuracy_at_rounds": [1], "target_accuracies": [0.1]}
-    found = summary.summarize(table_of([None, None]), {**SETTINGS, **wanted})
-    for name in ("final_accuracy", "best_round", "ema_accuracy", "best_ema_accuracy"):
-        assert found[name] is None
-    assert found["accuracy_at_rounds"]["1"]["ema_accuracy"] is None
-    assert found["rounds_to_target"] == {"0.1": None}
-    json.dumps(found, allow_nan=False)
-
-
 def test_what_is_wanted_of_a_run_is_found_then_written_and_makes_it_no_other(finished):
     run = experiment.RunDirectory(finished)
     wanted = {**SETTINGS, "target_accuracies": [0.22], "accuracy_at_rounds": [2]}
-    run.check_settings(wanted)
+    run.check(wanted)
     found = summary.of_finished_run(run, wanted)
     assert found["rounds_to_target"] == {"0.22": 2}
     assert found["accuracy_at_rounds"]["2"]["accuracy"] == 0.4

@@ -86,8 +86,6 @@ def test_a_grid_is_read_and_every_method_tries_what_it_has():
         ("", "it has no settings"),
         ("batch_size", "no NAME=VALUE"),
         ("batch_size=", "no NAME=VALUE"),
-        ("batch_size=1;batch_size=2", "batch_size is there twice"),
-        ("batch_size=1,1", "batch_size has 1 twice"),
         ("batch_size=x", "batch_size=x: it must be a whole number"),
         ("fedprox_strength=-1", "fedprox_strength=-1.0: it must be at least 0"),
         ("output_dir=a", "output_dir is not a setting that can be tuned"),

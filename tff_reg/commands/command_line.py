@@ -35,12 +35,6 @@ VERBOSITY = Setting(
 _MAIN = "Flags"
 
 
-class Ended(SystemExit):
-    """Raised to end a command: after its help, or after an error message."""
-
-    code: int
-
-
 def command(body: Callable[..., None]) -> Callable[..., int]:
     """Decorator that makes a command's `main` from its body.
 
@@ -59,8 +53,8 @@ def command(body: Callable[..., None]) -> Callable[..., int]:
         try:
             _load_plugins(argv)
             body(argv, stop or interruption.Interruption(), **more)
-        except Ended as end:
-            return end.code
+        except SystemExit as end:
+            return int(end.code or 0)
         except seam.UnfitError as error:
             # The fault of an installed package, not of the arguments.
             print(f"tff_reg: {error}", file=sys.stderr)
@@ -199,7 +193,7 @@ def parse(
         print(as_typed(f"{usage.strip()}\n{listed.rstrip()}"))
         if not given.helpfull:
             print("\n--helpfull lists all flags.")
-        raise Ended(0)
+        raise SystemExit(0)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; --helpfull lists them.", command=command)
     return words
@@ -249,4 +243,4 @@ def as_typed(text: str) -> str:
 def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
     """Prints an error in one line and ends; exit code 2 is for wrong flags."""
     print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
-    raise Ended(exit_code)
+    raise SystemExit(exit_code)

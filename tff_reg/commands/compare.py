@@ -83,55 +83,31 @@ def read_flags(argv):
     return given
 
 
-class Table:
-    """Writer of the files of a comparison, with the flags that configure them."""
-
-    def __init__(self, given):
-        self._directory = command_line.needed("output_dir", given.output_dir)
-        # An unknown column is refused before anything starts.
-        self._columns = table.parse_columns(given.columns or ())
-        self._weights = several.value_of(given, finished_runs.WEIGHTS)
-        wanted = {name: given[name].value for name in _OF_TABLES}
-        asked = experiment.RunConfig.of(wanted)
-        self._rounds = asked.accuracy_at_rounds or ()
-        self._targets = asked.target_accuracies or ()
-        # None stands for the value in each run's config.
-        self._measure, self._model = given.target_measure, given.target_model
-
-    def of_config(self, config):
-        """Takes rounds and targets from a run's config: a recipe may set them."""
-        self._rounds = config.accuracy_at_rounds
-        self._targets = config.target_accuracies
-
-    def write(self, done, groups, tuned=None, is_last=True):
-        """Writes the files of finished runs."""
-        groups = {name: paths for name, paths in groups.items() if paths}
-        if not groups:
-            return False
-        columns = self._columns if is_last else []
-        done.analyse(
-            [
-                analysis
-                for name, paths in groups.items()
-                for path in paths
-                for analysis in batch.analyses_for(
-                    path, f"{name}, {pathlib.Path(path).name}", columns, self._weights
-                )
-            ]
-        )
-        experiment.compare(
-            groups,
-            self._directory,
-            accuracy_at_rounds=self._rounds,
-            target_accuracies=self._targets,
-            target_measure=self._measure,
-            target_model=self._model,
-            columns=columns,
-            weights=self._weights,
-            tuned=tuned or {},
-            missing=done.missing,
-        )
-        return True
+def write(given, done, groups, measured, tuned=None, columns=()):
+    """Writes the files of finished runs; returns whether there are any."""
+    groups = {name: paths for name, paths in groups.items() if paths}
+    if not groups:
+        return False
+    weights = several.value_of(given, finished_runs.WEIGHTS)
+    analyses = []
+    for name, paths in groups.items():
+        for path in paths:
+            run = f"{name}, {pathlib.Path(path).name}"
+            analyses += batch.analyses_for(path, run, columns, weights)
+    done.analyse(analyses)
+    experiment.compare(
+        groups,
+        given.output_dir,
+        accuracy_at_rounds=measured.accuracy_at_rounds or (),
+        target_accuracies=measured.target_accuracies or (),
+        target_measure=given.target_measure,
+        target_model=given.target_model,
+        columns=columns,
+        weights=weights,
+        tuned=tuned or {},
+        missing=done.missing,
+    )
+    return True
 
 
 def by_process(planned, done):
@@ -178,7 +154,11 @@ def main(argv, stop, executor=None):
     common, tuner, planned, grid = None, None, [], {}
     try:
         groups = given_groups(given)
-        results = Table(given)
+        command_line.needed("output_dir", given.output_dir)
+        # An unknown column is refused before anything starts.
+        columns = table.parse_columns(given.columns or ())
+        wanted = {name: given[name].value for name in _OF_TABLES}
+        measured = experiment.RunConfig.of(wanted)
         if groups is None:
             common = experiment.RunConfig.of(several.requested(given))
             seeds = several.value_of(given, series.SEEDS)
@@ -213,12 +193,12 @@ def main(argv, stop, executor=None):
             lost = sorted({run.config.process for run in first} - tuned.keys())
             done = several.begin(given, planned, stop, executor)
         if planned:
-            results.of_config(planned[0].config)
+            measured = planned[0].config  # A recipe may set rounds and targets.
             done.run(
-                lambda: results.write(done, by_process(planned, done), tuned, False)
+                lambda: write(given, done, by_process(planned, done), measured, tuned)
             )
             groups = by_process(planned, done)
-        has_table = results.write(done, groups or {}, tuned)
+        has_table = write(given, done, groups or {}, measured, tuned, columns)
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()
         several.show(given.output_dir, (*comparison.FILES, *of_grid))

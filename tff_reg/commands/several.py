@@ -92,7 +92,7 @@ def carried_out(done, fail):
         done.end_line()
         if str(error):
             fail(error)
-        raise command_line.Ended(2) from None
+        raise SystemExit(2) from None
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise

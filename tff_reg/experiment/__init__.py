@@ -25,7 +25,7 @@ from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.experiment.rounds.live_curve import LiveCurve
 from tff_reg.experiment.rounds.process_state import StateMismatchError
-from tff_reg.experiment.rounds.runs import check, finished, run
+from tff_reg.experiment.rounds.runs import run
 from tff_reg.experiment.rounds.training import (
     RunResult,
     Training,
@@ -47,9 +47,7 @@ __all__ = [
     "StateMismatchError",
     "Training",
     "TrainingError",
-    "check",
     "compare",
-    "finished",
     "predict",
     "progress",
     "run",

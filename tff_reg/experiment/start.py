@@ -37,7 +37,7 @@ else:
     ClientData = Model = Pair = Any
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(RunConfig):
     """The settings of `experiment.RunConfig`, and the further arguments of `run`.
 
@@ -80,7 +80,6 @@ class Arguments(RunConfig):
         They are the module `tasks`, or a replacement for it with the given data and
         model.
         """
-        training.check_sample_fn(self.sample_fn)
         names = [each.name for each in settings_of(RunConfig)]
         values = {name: getattr(self, name) for name in names}
         model = self.model

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Concatenate,
-    Optional,
-    ParamSpec,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import curves, tables
 from tff_reg.experiment import start
@@ -34,9 +25,6 @@ from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
     from tff_reg.lazy import mpl_figure, pandas
-
-P = ParamSpec("P")
-Processes = Union[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,69 +79,31 @@ class Comparison:
         return self._table.markdown()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(start.Arguments):
-    """The arguments of `tff_reg.compare` beside the methods.
+    """The arguments of `tff_reg.compare`.
 
     Attributes:
+      processes: Methods or combinations of methods; `all` for every method.
       seeds: Number of seeds (0, 1, ...), or a list; each is one run per process.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"
 
+    processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
 
 
-class _Rounds(progress_lib.Progress):
+class _Rounds(progress_lib.Bar):
     """A progress bar of a run's rounds, without the description of the run."""
 
-    def __init__(self, total_rounds: int):
-        self._bar = progress_lib.for_this_output(total_rounds)
-        self._is_shown = isinstance(self._bar, progress_lib.Bar)
-        self._has_begun = False
-
-    def start(self, rounds_done: int) -> None:
-        self._has_begun = True
-        if self._is_shown:
-            self._bar.start(rounds_done)
-
-    def after_round(self, round_num: int, row: progress_lib.Row) -> None:
-        if self._is_shown:
-            self._bar.after_round(round_num, row)
-
     def say(self, line: str) -> None:
-        if self._has_begun:
-            self._bar.say(line)
-
-    def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            super().say(line)
 
 
-_Function = Callable[[Processes, Arguments], Comparison]
-
-
-def _after_processes(
-    kind: Callable[P, Arguments],
-) -> Callable[[_Function], Callable[Concatenate[Processes, P], Comparison]]:
-    """Does what `with_arguments_of` does, after a first argument `processes`."""
-
-    def decorate(
-        function: _Function,
-    ) -> Callable[Concatenate[Processes, P], Comparison]:
-        def called(
-            processes: Processes, *args: P.args, **kwargs: P.kwargs
-        ) -> Comparison:
-            return function(processes, kind(*args, **kwargs))
-
-        functools.update_wrapper(called, function)
-        vars(called)["__wrapped__"] = kind
-        return called
-
-    return decorate
-
-
-@_after_processes(Arguments)
-def compare(processes: Processes, arguments: Arguments) -> Comparison:
+@training.with_arguments_of(Arguments)
+def compare(arguments: Arguments) -> Comparison:
     """Runs methods under one protocol and tabulates them: `bin/compare` from Python.
 
         comparison = tff_reg.compare(["fedavg", "fedprox+man"], seeds=2)
@@ -180,7 +130,8 @@ def compare(processes: Processes, arguments: Arguments) -> Comparison:
       TrainingError: If all runs failed.
     """
     say = _nothing if isinstance(arguments.progress, progress_lib.Silence) else print
-    names = [processes] if isinstance(processes, str) else processes
+    names = arguments.processes
+    names = [names] if isinstance(names, str) else names
     config, tasks = arguments.to_config()
     seeds = _seeds(config, arguments.seeds)
     with contextlib.ExitStack() as stack:
@@ -253,8 +204,15 @@ def _carry_out(
         changed = identity.other_code(stored) if stored else None
         try:
             if not (run.is_finished and is_plain and run.config.model is not None):
-                progress = arguments.progress or _Rounds(run.config.total_rounds)
-                start.carried_out(arguments, CheckedRun(run.asked, tasks), progress)
+                shown = progress_lib.for_this_output(run.config.total_rounds)
+                progress = progress_lib.Silence()
+                if isinstance(shown, progress_lib.Bar):
+                    progress = _Rounds(run.config.total_rounds)
+                start.carried_out(
+                    arguments,
+                    CheckedRun(run.asked, tasks),
+                    arguments.progress or progress,
+                )
             told = f". {changed}" if changed else ""
             say(f"{head}: {batch.result(run)}{told}", flush=True)
         except (TrainingError, ValueError) as error:

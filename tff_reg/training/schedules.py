@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import tf
-from tff_reg.settings import check_takes
 from tff_reg.training.process_settings import ProcessSettings
 
 # Name of a listed schedule's constants in graphs.
@@ -129,7 +128,6 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
     >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
     (0.05, 0.025, 0.0125)
     """
-    check_takes(rate_fn, "client_learning_rate", "round_num")
     rates: list[float] = []
     for round_num in range(1, total_rounds + 1):
         found = rate_fn(round_num)

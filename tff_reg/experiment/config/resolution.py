@@ -17,9 +17,8 @@ from tff_reg.data import partitions
 from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
-from tff_reg.runtime import ray_cluster
 from tff_reg.settings import Setting, SettingError, near_names, settings_of
-from tff_reg.training import aggregator_settings, schedules
+from tff_reg.training import schedules
 
 # Values of `settings_of` beside methods: the settings that the task has for
 # comparisons, and those of each process's first method.
@@ -103,14 +102,6 @@ def _check_methods(process: str, known: Collection[str]) -> None:
     """Checks the defaults of a process's methods, and the settings that they name."""
     for name in catalogue.parse(process) or ("fedavg",):
         cls = catalogue.find(name)
-        for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-            defaults = (field.default, field.default_factory)
-            if all(each is dataclasses.MISSING for each in defaults):
-                why = (
-                    f"{field.name} of {cls.__name__} has no default; give it one by"
-                    " tff_reg.settings.setting(DEFAULT, help='...')."
-                )
-                raise SettingError("process", process, why)
         for where in ("paper_settings", "required_settings"):
             for each in getattr(cls, where):
                 if each not in known:
@@ -330,13 +321,6 @@ class _Resolution:
             self._refuse("client_sampling", why)
             values["client_sampling"] = "fixed"
         noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
-        least = aggregator_settings.LEAST_NOISE
-        if 0 < noise < least:
-            raise SettingError(
-                "dp_noise_multiplier",
-                noise,
-                f"give 0 for no noise, or at least {least:g}.",
-            )
         if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
             raise SettingError(
                 "dp_noise_multiplier",
@@ -349,12 +333,6 @@ class _Resolution:
     def _places(self) -> None:
         """Settles where the run is written and where Ray is."""
         values = self.values
-        address = values["ray_address"]
-        try:
-            if address is not None:
-                ray_cluster.check_address(address)
-        except ValueError as error:
-            raise SettingError("ray_address", address, str(error)) from error
         if not values["output_dir"]:
             self._refuse("output_dir", "give the name of a directory.")
             (output_dir,) = (s for s in self._settings if s.name == "output_dir")

@@ -113,7 +113,7 @@ class RuntimeSettings:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 @with_none_defaults
 class RunConfig(
     aggregator_settings.AggregatorSettings,
@@ -242,13 +242,6 @@ class RunConfig(
         known = {each.name: each for each in settings_of(self)}
         values = {n: each.adopt(getattr(self, n)) for n, each in known.items()}
         values["process"] = values["process"] or None
-        if not isinstance(values["process"], (str, type(None))):
-            raise SettingError(
-                "process",
-                values["process"],
-                "give one text, such as 'fedprox+man'. A method of your own is named"
-                " there, and its file in plugin.",
-            )
         for name, value in values.items():
             # A function of the round (1, 2, ...) is not checked: `resolution` calls it.
             is_schedule = name == "client_learning_rate" and callable(value)
@@ -311,11 +304,10 @@ class RunConfig(
         if not hasattr(tasks, "recipes"):
             raise SettingError("recipe", self.recipe, "there are no recipes here.")
         try:
-            return self.of(tasks.recipes.settings(self.recipe)).given()
-        except SettingError:
-            raise
+            settings = tasks.recipes.settings(self.recipe)
         except ValueError as error:
             raise SettingError("recipe", self.recipe, str(error)) from error
+        return self.of(settings).given()
 
 
 class ResolvedConfig(RunConfig):
@@ -389,9 +381,6 @@ def _by_heading() -> list[Setting]:
 
 def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     """Checks hyperparameters, of any method; returns those that are not None."""
-    if not isinstance(strengths, Mapping):
-        why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
-        raise SettingError("strengths", strengths, why)
     catalogue.load_named(strengths)
     known = {each.flag: each for each in catalogue.strengths()}
     found = {}

@@ -127,7 +127,7 @@ def is_analysed(
             else made.get(name, value) == value
             for name, value in settings.items()
         )
-    except (ComparisonError, TypeError):  # TypeError: the file was changed by hand.
+    except ComparisonError:
         return False
 
 

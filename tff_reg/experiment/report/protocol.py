@@ -16,18 +16,12 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
-from tff_reg.settings import as_text, settings_of
+from tff_reg.settings import as_text
 
 _WIDTH = 88
 # Settings that name a run, or only add evaluations and files.
 _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
-_SETTINGS = tuple(
-    each.name
-    for each in settings_of(config_lib.RunConfig)
-    if identity_lib.identity({each.name: None})
-    and config_lib.SHORTHAND not in each.tags
-    and each.name not in _NO_PART
-)
+_SETTINGS = [name for name in description.DEFAULTS if name not in _NO_PART]
 # Names in a config of the names of the user's own functions,
 _RECORDED = ("sample_fn", "client_dataset_fn")
 # and of digests, in words.
@@ -45,22 +39,19 @@ class Protocol:
       shared: The common settings, in words.
       source: The source of settings that are not given; empty if runs have several.
       own: Each group's own settings, in words, by its name.
-      differences: Other differences, seeds included: values by group, by setting. Empty
-        under one protocol.
-      unknown: Settings that a group's config does not record, by the group's name.
-        Empty under one protocol, since an unknown setting may differ.
+      differences: Other differences, seeds and unknown settings included: values by
+        group, by setting. Empty under one protocol.
     """
 
     shared: str
     source: str
     own: Mapping[str, str]
     differences: Mapping[str, Mapping[str, Any]]
-    unknown: Mapping[str, Sequence[str]]
 
     @property
     def is_one(self) -> bool:
         """Whether the runs differ only in the methods' own settings."""
-        return not self.differences and not self.unknown
+        return not self.differences
 
     def in_short(self) -> str:
         """Returns the common settings and the differences in sentences."""
@@ -70,12 +61,6 @@ class Protocol:
         if self.differences:
             differing = "; ".join(map(self._difference, self.differences))
             texts.append(f"They differ in {differing}.")
-        if self.unknown:
-            missing = "; ".join(
-                f"{', '.join(names[:3])}{' and others' * (len(names) > 3)} ({group})"
-                for group, names in self.unknown.items()
-            )
-            texts.append(f"Their settings are not known: {missing}.")
         return " ".join(texts)
 
     def lines(self) -> list[str]:
@@ -108,24 +93,16 @@ def of(
 ) -> Protocol:
     """Returns the protocol of runs."""
     firsts = {name: configs[0] for name, configs in groups.items()}
-    owned = {name: _required_by_methods(config) for name, config in firsts.items()}
+    owned = {name: _names_of_methods(config) for name, config in firsts.items()}
     common, differences = {}, {}
-    for name in _SETTINGS:
-        values = {
-            group: config[name] for group, config in firsts.items() if name in config
-        }
-        of_protocol = {g: v for g, v in values.items() if name not in owned[g]}
-        distinct = [*map(as_text, (of_protocol or values).values())]
-        if len(set(distinct)) > 1 and of_protocol and name not in chosen:
+    for name in (*_SETTINGS, *_RECORDED):
+        values = {g: config[name] for g, config in firsts.items() if name in config}
+        free = {g: value for g, value in values.items() if name not in owned[g]}
+        distinct = {as_text(v): v for v in (free or values).values()}
+        if len(distinct) == 1:
+            (common[name],) = distinct.values()
+        elif free and name not in chosen:
             differences[name] = values
-        elif len(set(distinct)) == 1:
-            common[name] = next(iter((of_protocol or values).values()))
-    for name in _RECORDED:
-        recorded = {group: config.get(name) for group, config in firsts.items()}
-        if len(set(recorded.values())) > 1:
-            differences[name] = recorded
-        else:
-            common[name] = next(iter(recorded.values()), None)
     differences.update(_of_data(groups))
     seeds = {
         group: sorted({int(config["seed"]) for config in configs})
@@ -136,17 +113,24 @@ def of(
     unknown = {
         group: [name for name in _SETTINGS if name not in config]
         for group, config in firsts.items()
+        if not set(_SETTINGS) <= config.keys()
     }
+    if unknown:  # They may differ.
+        differences["settings that are not recorded"] = unknown
+    functions = [f"{name}={common[name]}" for name in _RECORDED if common.get(name)]
     sources = {config.get("settings_from", "") for config in firsts.values()}
     return Protocol(
-        shared=description.protocol(common),
+        shared=", ".join(filter(None, [description.listed(common), *functions])),
         source=sources.pop() if len(sources) == 1 else "",
         own={
-            group: _own(config, owned[group], common)
+            group: ", ".join(
+                f"{name}={as_text(config[name])}"
+                for name in owned[group]
+                if config.get(name) is not None and config[name] != common.get(name)
+            )
             for group, config in firsts.items()
         },
         differences=differences,
-        unknown={group: names for group, names in unknown.items() if names},
     )
 
 
@@ -167,34 +151,17 @@ def _of_data(
     return found
 
 
-def _required_by_methods(config: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the settings that a run's methods require."""
+def _names_of_methods(config: Mapping[str, Any]) -> dict[str, None]:
+    """Returns a run's hyperparameters and the settings that its methods require."""
+    process = config.get("process", "fedavg")
     try:
-        return set(catalogue.required_settings(config.get("process", "fedavg"), config))
+        names = [
+            *catalogue.required_settings(process, config),
+            *(each.flag for each in catalogue.strengths(process)),
+        ]
     except ValueError:  # A method's package is not installed here.
-        return set()
-
-
-def _own(
-    config: Mapping[str, Any], required: set[str], common: Mapping[str, Any]
-) -> str:
-    values = {
-        name: config[name]
-        for name in _SETTINGS
-        if name in required & config.keys() and config[name] != common.get(name)
-    }
-    try:
-        strengths = catalogue.strengths(config.get("process", "fedavg"))
-        values.update(
-            (each.flag, config[each.flag]) for each in strengths if each.flag in config
-        )
-    except ValueError:
-        pass
-    return ", ".join(
-        f"{name}={as_text(value)}"
-        for name, value in values.items()
-        if value is not None
-    )
+        names = []
+    return dict.fromkeys(names)
 
 
 def asked(common: config_lib.RunConfig) -> config_lib.RunConfig:

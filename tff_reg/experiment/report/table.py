@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import tables
@@ -29,22 +29,29 @@ from tff_reg.experiment.rounds import (
     progress,
     summary as summary_lib,
 )
-from tff_reg.settings import Setting, SettingError
+from tff_reg.settings import Setting
 
 _WIDTH = 88
 # For each column's name, its heading in `table.md` and its key in `table.csv`.
-_SHARES = {
+SHARES = {
     "accuracy": ("accuracy (%)", "accuracy"),
     "best": ("best (%)", "best_accuracy"),
     "ema": ("EMA (%)", "ema_accuracy"),
     "all_clients": ("all clients (%)", "all_clients_accuracy"),
+}
+_NOTES = {
+    "ema": (
+        "EMA: exponential moving average with momentum"
+        f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
+    ),
+    "all_clients": "All clients: that of the mean of all clients' last models.",
 }
 _MODELS = {
     "server": "the server's model",
     "all_clients": "the mean of all clients' last models",
     "best": "the server's model of the best round",
 }
-COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
+COLUMNS = (*SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns",
     str,
@@ -96,9 +103,9 @@ class Table:
             for name, group in self.groups.items()
         ]
 
-    @property
-    def _is_bold(self) -> bool:
-        return self.protocol.is_one and not self.missing
+    def _best(self, texts: list[str], rows: Sequence[Row], choose: Any) -> list[str]:
+        is_bold = self.protocol.is_one and not self.missing
+        return _with_best(texts, rows, choose) if is_bold else texts
 
     @property
     def _last(self) -> list[int]:
@@ -138,9 +145,9 @@ class Table:
             cells["best setting"] = [each.text for each in tuned]
             cells["held out (%)"] = [each.held_out for each in tuned]
         for name in columns:
-            if name in _SHARES:
-                head, key = _SHARES[name]
-                cells[head] = _percents(rows, key, self._is_bold)
+            if name in SHARES:
+                head, key = SHARES[name]
+                cells[head] = self._best(_percents(rows, key), rows, max)
             elif name in HESSIAN_COLUMNS:
                 cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
             elif name in COST_COLUMNS:
@@ -149,13 +156,11 @@ class Table:
                     f"{row[f'{name}_mean']:.{digits}f}" for row in rows
                 ]
         for number in self.rounds:
-            cells[f"EMA at {number} (%)"] = _percents(
-                rows, f"ema_accuracy_at_{number}", self._is_bold
-            )
+            found = _percents(rows, f"ema_accuracy_at_{number}")
+            cells[f"EMA at {number} (%)"] = self._best(found, rows, max)
         for target in self.targets:
-            cells[f"rounds to {100 * target:g} %"] = _rounds_to(
-                rows, target, self._last, self._is_bold
-            )
+            found = _rounds_to(rows, target, self._last)
+            cells[f"rounds to {100 * target:g} %"] = self._best(found, rows, min)
         if not self.columns or "seconds" in self.columns:
             cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
         return cells
@@ -178,57 +183,42 @@ class Table:
 
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
         accuracy_of = accuracy(self.groups)
-        text = (
+        texts = [
             f"{accuracy_of} after {progress.count(span(self._last), 'round')}: mean ±"
             " sample standard deviation (n - 1) over seeds; one seed has no deviation."
-        )
+        ]
         if "held-out" in accuracy_of.lower():
-            text += " Held-out examples are training examples that nobody trains on."
-        if "ema" in columns:
-            text += (
-                " EMA: exponential moving average with momentum"
-                f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
+            texts.append(
+                "Held-out examples are training examples that nobody trains on."
             )
-        if "all_clients" in columns:
-            text += " All clients: that of the mean of all clients' last models."
+        texts += [_NOTES[name] for name in columns if name in _NOTES]
         if len(self.groups) > 1:
-            text += f" {self._why_bold(has_bold)} is in bold."
+            what = "The best" if has_bold else "Nothing"
+            why = "" if self.protocol.is_one else "They have no common protocol. "
+            texts.append(f"{why}{what} is in bold.")
         if HESSIAN_COLUMNS.keys() & set(columns):
-            text += (
-                " Of the Hessian of the loss on training examples: largest eigenvalue"
+            texts.append(
+                "Of the Hessian of the loss on training examples: largest eigenvalue"
                 f" and trace at {_MODELS[self.weights]}, and how the clients' differ."
             )
         if COST_COLUMNS.keys() & set(columns):
-            text += (
-                " MFLOPs: multiply-adds of layers in the forward passes of a training"
+            texts.append(
+                "MFLOPs: multiply-adds of layers in the forward passes of a training"
                 " step, an example; other MFLOPs: of what is no layer; params: weights"
                 " that a client stores."
             )
         if self.reaching:
-            text += (
-                f" Rounds to a target: the first in which {self.reaching} reaches it;"
+            texts.append(
+                f"Rounds to a target: the first in which {self.reaching} reaches it;"
                 " with a + where a seed never did."
             )
-        return text
-
-    def _why_bold(self, has_bold: bool) -> str:
-        if self.protocol.differences:
-            return "They have no common protocol, so nothing"
-        if self.protocol.unknown:
-            return "Whether they have one protocol is not known, so nothing"
-        if self.missing:
-            return "Runs are missing, so nothing"
-        return "The best" if has_bold else "No results can be compared, so nothing"
+        return " ".join(texts)
 
 
 def parse_columns(names: Sequence[str]) -> list[str]:
     """Checks the names of columns."""
-    names = tuple(names)
-    COLUMNS_SETTING.check(names)
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingError("columns", names, f"{name} is there twice.")
-    return list(names)
+    COLUMNS_SETTING.check(tuple(names))
+    return list(dict.fromkeys(names))
 
 
 def _row(
@@ -305,28 +295,14 @@ def _numbers(rows: Sequence[Row], name: str) -> list[str]:
     ]
 
 
-def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
-    """Returns means in percent, with deviations if there are any; the highest in bold.
-
-    A row with a run that ended with non-finite numbers is never the best.
-    """
-    shown = [_percent(row[f"{name}_mean"]) for row in rows]
-    measured = [
-        float(text)
-        for row, text in zip(rows, shown)
-        if text != "-" and not row["not_finite"]
-    ]
-    is_comparison = sum(text != "-" for text in shown) > 1
-    best = max(measured) if is_bold and measured and is_comparison else None
+def _percents(rows: Sequence[Row], name: str) -> list[str]:
+    """Returns means in percent, with deviations if there are any."""
     texts = []
-    for row, text in zip(rows, shown):
-        spread = row.get(f"{name}_std")
-        cell = text if spread is None else f"{text} ± {_percent(spread)}"
-        if row["not_finite"]:
-            texts.append("not finite" if text == "-" else cell)
-        else:
-            is_best = text != "-" and float(text) == best
-            texts.append(f"**{cell}**" if is_best else cell)
+    for row in rows:
+        text, spread = _percent(row[f"{name}_mean"]), row.get(f"{name}_std")
+        if text == "-" and row["not_finite"]:
+            text = "not finite"
+        texts.append(text if spread is None else f"{text} ± {_percent(spread)}")
     return texts
 
 
@@ -334,25 +310,35 @@ def _percent(share: Any) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _rounds_to(
-    rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
-) -> list[str]:
-    """Returns mean numbers of rounds, the lowest in bold; `25+` if 25 were too few."""
+def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
+    """Returns mean numbers of rounds; `25+` if 25 were too few."""
     means = [row[f"rounds_to_{target}_mean"] for row in rows]
-    reached = [
-        number
-        for row, number in zip(rows, means)
-        if number is not None and not row["not_finite"]
-    ]
-    has_best = is_bold and reached and len(means) > 1
-    best = f"{min(reached):.1f}" if has_best else None
-    shown = [
+    return [
         f"{limit}+" if number is None else f"{number:.1f}"
         for number, limit in zip(means, last)
     ]
+
+
+def _with_best(
+    texts: Sequence[str], rows: Sequence[Row], choose: Callable[..., float]
+) -> list[str]:
+    """Returns cells with the best number in bold, if there are others.
+
+    A row with a run that ended with non-finite numbers is never the best.
+    """
+    numbers = [
+        float(text.split()[0])
+        if text[0].isdigit() and not text.endswith("+") and not row["not_finite"]
+        else None
+        for row, text in zip(rows, texts)
+    ]
+    reached = [number for number in numbers if number is not None]
+    if not reached or sum(text != "-" for text in texts) < 2:
+        return [*texts]
+    best = choose(reached)
     return [
-        f"**{text}**" if text == best and not row["not_finite"] else text
-        for row, text in zip(rows, shown)
+        f"**{text}**" if number == best else text
+        for text, number in zip(texts, numbers)
     ]
 
 

@@ -123,16 +123,6 @@ class TrainedRun:
         """Makes a model with the given weights, by default those of `kind`."""
         chosen = self.weights if weights is None else weights
         model = self.model_fn()
-        own = tff.learning.models.ModelWeights.from_model(model)
-        shapes = [
-            [tuple(w.shape) for w in [*each.trainable, *each.non_trainable]]
-            for each in (own, chosen)
-        ]
-        if shapes[0] != shapes[1]:
-            raise TrainedRunError(
-                f"{self.checkpoint.path} does not hold the weights of the model"
-                f" {self.config.model}."
-            )
         chosen.assign_weights_to(model)
         return model
 
@@ -252,7 +242,7 @@ def load(
         )
     task = runs.build_task(config, tasks)
     # Training examples are analysed, too, so they must be those of the run.
-    directory.check_settings(getattr(task.client_data, "digests", {}))
+    directory.check(getattr(task.client_data, "digests", {}))
     found = TrainedRun(
         directory, config, task, checkpoint.round_num, checkpoint, weights
     )
@@ -330,9 +320,6 @@ def _whole_checkpoint(
     """Returns a run's directory and checkpoint; arguments and errors as for `load`."""
     if weights not in WEIGHTS:
         why = f"choose one of {', '.join(WEIGHTS)}."
-        raise SettingError("weights", weights, why)
-    if weights == "best" and round_num is not None:
-        why = "the best round has weights of its own; leave round_num out."
         raise SettingError("weights", weights, why)
     try:
         directory = directory_lib.RunDirectory(path)

@@ -81,11 +81,6 @@ class CheckpointStore:
 
     def __init__(self, directory: files.PathLike, *, keep: int = 3):
         """Initialises the store; nothing is read or written yet."""
-        if keep < 2:
-            raise ValueError(
-                f"keep is {keep}; keep at least 2 checkpoints, so that one is left"
-                " when the newest is damaged."
-            )
         self._directory = pathlib.Path(directory)
         self._keep = keep
 

@@ -60,16 +60,6 @@ class DirectoryError(SettingError):
     """Raised when a directory cannot be used for a run; says why and what to do."""
 
 
-def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config with `made_by`, which marks it as a config of tff_reg."""
-    made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
-    return {"made_by": made_by.strip(), **config}
-
-
-def _is_temporary(path: pathlib.Path) -> bool:
-    return path.name.startswith(files.TEMPORARY_PREFIX)
-
-
 class RunDirectory:
     """A run's directory. Nothing is written before `begin`."""
 
@@ -83,14 +73,14 @@ class RunDirectory:
     def _read_config(self) -> Optional[dict]:
         """Returns the config of the run that is there; None if there is no run."""
         try:
-            content = [p for p in self.path.iterdir() if not _is_temporary(p)]
+            content = {path.name for path in self.path.iterdir()}
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise self._error("it is a file; give a directory.") from None
         except OSError as error:
             raise self._error(f"it cannot be read ({error.strerror}).") from error
-        if not content:
+        if all(name.startswith(files.TEMPORARY_PREFIX) for name in content):
             return None
         try:
             config = files.read_json(self.path / "config.json")
@@ -109,7 +99,7 @@ class RunDirectory:
     @property
     def client_states(self) -> pathlib.Path:
         """The directory of the clients' states."""
-        return self._file("client_states")
+        return self.path / "client_states"
 
     @property
     def config(self) -> Optional[dict]:
@@ -119,10 +109,9 @@ class RunDirectory:
     def summary(self) -> Optional[dict]:
         """Returns the summary of the finished run there; None if none has finished."""
         try:
-            summary = files.read_json(self._file("summary.json"))
+            return files.read_json(self.path / "summary.json")
         except files.DamagedError:
             return None
-        return summary if isinstance(summary.get("rounds"), int) else None
 
     def is_finished(self, total_rounds: int) -> bool:
         """Returns whether a run of that many rounds or more finished or ended early."""
@@ -134,15 +123,9 @@ class RunDirectory:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there, if any, can be continued with these settings."""
-        self.check_settings(settings)
-        if "total_rounds" in settings:
-            self.check_rounds(settings)
-
-    def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Compares settings with those of the run there, if there is one."""
         if self._config is None:
             return
-        # A run may be continued to more rounds: `check_rounds` checks these settings.
+        # A run may be continued to more rounds: `_check_rounds` checks these settings.
         of_rounds = ("total_rounds", "client_learning_rates")
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
@@ -159,11 +142,13 @@ class RunDirectory:
                 f"it has a run with {name}={before}, not {now}; {_OTHERWISE}"
             )
 
-    def check_rounds(self, settings: Mapping[str, Any]) -> None:
-        """Checks that the run there can be continued to another number of rounds."""
-        if self._config is None:
-            return
-        before, total = self._config.get("total_rounds"), settings["total_rounds"]
+        if "total_rounds" in settings:
+            self._check_rounds(self._config, settings)
+
+    def _check_rounds(
+        self, config: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        before, total = config.get("total_rounds"), settings["total_rounds"]
         done = (self.summary() or {}).get("rounds", 0)
         done = max([done, *(c.round_num for c in self.checkpoints.all())])
         if total < done:
@@ -174,7 +159,7 @@ class RunDirectory:
         for number in range(done):
             rates = [
                 (each.get("client_learning_rates") or [None])[: number + 1][-1]
-                for each in (self._config, settings)
+                for each in (config, settings)
             ]
             if rates[0] != rates[1]:
                 raise self._error(
@@ -201,14 +186,16 @@ class RunDirectory:
             if self._read_config() != self._config:
                 raise self._error("another process began a run there; try again.")
             files.delete_leftovers(self.path)
-            files.delete_leftovers(self._file("checkpoints"))
+            files.delete_leftovers(self.path / "checkpoints")
             if overwrite:
                 self._delete_run()
                 self._config = None
             there = self._config or {}
             kept = [*identity_lib.MACHINE, identity_lib.CODE]
+            version = config.get("versions", {}).get("tff_reg", "")
             self._config = {
-                **_signed(config),
+                "made_by": f"{_MADE_BY} {version}".strip(),
+                **config,
                 **{name: there[name] for name in kept if name in there},
             }
             self._write_json("config.json", self._config)
@@ -249,13 +236,13 @@ class RunDirectory:
     def _delete_run(self) -> None:
         # The config last: until then the directory is recognised as a run's.
         self.delete_results()
-        files.delete(self._file("metrics.csv"))
-        files.delete(self._file(BEST_WEIGHTS))
+        files.delete(self.path / "metrics.csv")
+        files.delete(self.path / BEST_WEIGHTS)
         delete_events(self.path)
         for name in ("checkpoints", "client_states"):
-            if self._file(name).is_dir():
-                files.delete_directory_at_once(self._file(name))
-        files.delete(self._file("config.json"))
+            if self.path / name.is_dir():
+                files.delete_directory_at_once(self.path / name)
+        files.delete(self.path / "config.json")
 
     def delete_results(self) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
@@ -266,22 +253,19 @@ class RunDirectory:
             ALL_CLIENTS_WEIGHTS,
             ANALYSIS,
         ):
-            files.delete(self._file(name))
-
-    def _file(self, name: str) -> pathlib.Path:
-        return self.path / name
+            files.delete(self.path / name)
 
     def _write_json(self, name: str, value: Any) -> None:
         text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-        files.write_text(self._file(name), text + "\n")
+        files.write_text(self.path / name, text + "\n")
 
     def write_metrics(self, table: metrics.MetricsTable) -> None:
         """Writes `metrics.csv`."""
-        files.write_text(self._file("metrics.csv"), table.text())
+        files.write_text(self.path / "metrics.csv", table.text())
 
     def write_weights(self, arrays: Mapping[str, Any], name: str = WEIGHTS) -> None:
         """Writes arrays by the name of their variable to a file such as `WEIGHTS`."""
-        files.write_bytes(self._file(name), files.npz(arrays))
+        files.write_bytes(self.path / name, files.npz(arrays))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""

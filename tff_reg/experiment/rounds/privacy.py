@@ -15,42 +15,14 @@ it took part in, so every client is then counted in every round.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.lazy import dp_accounting, rdp
-from tff_reg.methods.method import Method
 
 _NO_SAMPLING = "not counted"
-
-
-@dataclasses.dataclass(frozen=True)
-class Releases:
-    """The kinds of values that the clients of methods release.
-
-    Attributes:
-      remembers: Whether clients or the server have a memory from round to round.
-      uploads: Whether they upload more than their update, for the server's memory.
-    """
-
-    remembers: bool
-    uploads: bool
-
-    @property
-    def per_round(self) -> int:
-        """The number of noisy sums that a round releases."""
-        return 2 if self.uploads else 1
-
-
-def releases_of(methods: Sequence[Method]) -> Releases:
-    """Returns the values that clients of a combination of methods release."""
-    return Releases(
-        remembers=any(bool(m.client_memory or m.server_memory) for m in methods),
-        uploads=any(m.uploads for m in methods),
-    )
 
 
 def epsilon(
@@ -60,15 +32,19 @@ def epsilon(
     rounds: int,
     clients_per_round: int,
     num_clients: int,
-    releases: Releases = Releases(False, False),
+    remembers: bool = False,
+    sums_per_round: int = 1,
 ) -> float:
-    """Computes epsilon for the replacement of one client; z is the noise multiplier."""
+    """Computes epsilon for the replacement of one client.
+
+    `remembers` says whether clients or the server have a memory from round to round.
+    """
     if noise_multiplier == 0:
         return math.inf
     # A sum of vectors of norm C changes by 2 C; two sums are one of twice the length.
-    ratio = noise_multiplier / 2 / math.sqrt(releases.per_round)
+    ratio = noise_multiplier / 2 / math.sqrt(sums_per_round)
     event = dp_accounting.GaussianDpEvent(ratio)
-    if clients_per_round < num_clients and not releases.remembers:
+    if clients_per_round < num_clients and not remembers:
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             num_clients, clients_per_round, event
         )
@@ -81,22 +57,26 @@ def epsilon(
 
 def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Returns the guarantee of a run, for `summary.json`; epsilon None is none."""
-    releases = releases_of(ResolvedConfig.load(settings).methods)
+    methods = ResolvedConfig.load(settings).methods
+    remembers = any(m.client_memory or m.server_memory for m in methods)
+    # Uploads beside the update are another noisy sum.
+    sums_per_round = 2 if any(m.uploads for m in methods) else 1
     found = epsilon(
         noise_multiplier=settings["dp_noise_multiplier"],
         delta=settings["dp_delta"],
         rounds=rounds,
         clients_per_round=settings["clients_per_round"],
         num_clients=settings["num_clients"],
-        releases=releases,
+        remembers=remembers,
+        sums_per_round=sums_per_round,
     )
     return {
         "epsilon": round(found, 6) if math.isfinite(found) else None,
         "delta": settings["dp_delta"],
         "neighbours": "one client replaced",
-        "sampling": _NO_SAMPLING if releases.remembers else "without replacement",
+        "sampling": _NO_SAMPLING if remembers else "without replacement",
         "accountant": "RDP",
-        "noisy_sums_per_round": releases.per_round,
+        "noisy_sums_per_round": sums_per_round,
         "process": settings["process"],
         "clients_per_round": settings["clients_per_round"],
         "num_clients": settings["num_clients"],
@@ -116,12 +96,12 @@ def in_words(guarantee: Mapping[str, Any]) -> list[str]:
     ]
     if guarantee["sampling"] == _NO_SAMPLING:
         lines.append(
-            f"What clients of {process} remember breaks the gain of sampling: epsilon"
-            " counts every client in every round."
+            f"Clients of {process} have a memory, so epsilon counts every client in"
+            " every round."
         )
     if guarantee["noisy_sums_per_round"] > 1:
         lines.append(
-            f"The uploads of {process} beside the updates would break the guarantee of"
-            " the updates: they have noise of their own, and epsilon counts both."
+            f"The uploads of {process} beside the updates have noise of their own, and"
+            " epsilon counts both."
         )
     return lines

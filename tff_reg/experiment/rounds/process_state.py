@@ -44,27 +44,8 @@ def _name(path: tuple) -> str:
     return "/".join(str(part) for part in path) or "value"
 
 
-def _to_array(name: str, leaf: Any):
-    """Returns a leaf as an array that needs no pickling."""
-    if isinstance(leaf, str):
-        leaf = leaf.encode("utf-8")
-    if isinstance(leaf, bytes):
-        return np.frombuffer(leaf, np.uint8)
-    array = np.asarray(leaf)
-    if array.dtype.hasobject:
-        raise TypeError(
-            f"The state's `{name}` is a {type(leaf).__name__}, which is neither a"
-            " number, an array nor a string, so it cannot be written to a checkpoint."
-        )
-    return array
-
-
 def _from_array(name: str, array: Any, like: Any):
-    """Returns the leaf that `_to_array` made `array` from; `like` has its type."""
-    if isinstance(like, str):
-        return array.tobytes().decode("utf-8")
-    if isinstance(like, bytes):
-        return array.tobytes()
+    """Returns a stored array as a leaf of the type of `like`."""
     expected = np.asarray(like)
     if array.dtype.kind == "V":  # bfloat16 and its like come back as raw bytes.
         array = array.view(expected.dtype)
@@ -80,9 +61,8 @@ def _from_array(name: str, array: Any, like: Any):
 
 def write_state(path: files.PathLike, state: Any) -> None:
     """Writes the leaves of `state` to `path`, named by their place in it."""
-    arrays = {}
-    for parts, leaf in tree.flatten_with_path(state):
-        arrays[_name(parts)] = _to_array(_name(parts), leaf)
+    leaves = tree.flatten_with_path(state)
+    arrays = {_name(parts): np.asarray(leaf) for parts, leaf in leaves}
     pathlib.Path(path).write_bytes(files.npz(arrays))
 
 

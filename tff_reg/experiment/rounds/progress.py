@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import sys
 import time
@@ -35,43 +34,6 @@ def percent(share: Optional[float]) -> str:
     if share is None or math.isnan(share):
         return "-"
     return f"{100 * share:.1f} %"
-
-
-def _of_all_clients(row: Row) -> Optional[str]:
-    """Describes the test accuracy of the mean of all clients' last models, if any."""
-    accuracy = row.get(metrics.ALL_CLIENTS_ACCURACY)
-    return None if accuracy is None else f"all clients' mean {percent(accuracy)}"
-
-
-def _own_metrics(row: Row) -> list[str]:
-    """Describes the user's own metrics in the row of an evaluated round."""
-    usual = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
-    return [
-        f"{name.removeprefix('evaluation/')} {_number(value)}"
-        for name, value in row.items()
-        if name.startswith("evaluation/") and name not in usual and value is not None
-    ]
-
-
-def _number(value: Optional[float], digits: int = 4) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-class _TimeLeft:
-    """Estimates the time of the remaining rounds from the rounds of this process."""
-
-    def __init__(self, total_rounds: int):
-        self._total_rounds = total_rounds
-        self._last = time.monotonic()
-        self._seconds: list[float] = []
-
-    def after(self, round_num: int) -> float:
-        now = time.monotonic()
-        self._seconds.append(now - self._last)
-        self._last = now
-        # The first round traces and compiles, which the others do not.
-        usual = statistics.median(self._seconds[1:][-20:] or self._seconds)
-        return usual * (self._total_rounds - round_num)
 
 
 class Progress:
@@ -106,85 +68,74 @@ class Lines(Progress):
     def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
         self._total_rounds = total_rounds
         self._stream = stream
-        self._time_left = _TimeLeft(total_rounds)
 
     def start(self, rounds_done: int) -> None:
-        self._time_left = _TimeLeft(self._total_rounds)
+        self._last = time.monotonic()
+        self._seconds: list[float] = []
 
     def after_round(self, round_num: int, row: Row) -> None:
-        left = self._time_left.after(round_num)
         width = len(str(self._total_rounds))
+        head = f"round {round_num:{width}}/{self._total_rounds}"
+        self.say(f"{head}  {self._numbers(round_num, row)}")
+
+    def _numbers(self, round_num: int, row: Row) -> str:
+        """Describes a round, and estimates the time of the remaining ones."""
+        now = time.monotonic()
+        self._seconds.append(now - self._last)
+        self._last = now
+        # The first round traces and compiles, which the others do not.
+        usual = statistics.median(self._seconds[1:][-20:] or self._seconds)
+        loss = row[metrics.TRAINING_LOSS]
         parts = [
-            f"round {round_num:{width}}/{self._total_rounds}",
-            f"loss {_number(row[metrics.TRAINING_LOSS])}",
+            f"loss {'-' if loss is None else f'{loss:.4f}'}",
             f"accuracy {percent(row[metrics.TRAINING_ACCURACY])}",
         ]
-        if row.get(metrics.EVALUATION_ACCURACY) is not None:
-            accuracy = percent(row[metrics.EVALUATION_ACCURACY])
-            parts.append(f"{self.tested} accuracy {accuracy}")
-        of_all_clients = _of_all_clients(row)
-        if of_all_clients:
-            parts.append(of_all_clients)
-        parts += _own_metrics(row)
-        parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
-        parts.append(f"{duration(left)} left")
-        self.say("  ".join(parts))
+        accuracies = {
+            metrics.EVALUATION_ACCURACY: f"{self.tested} accuracy",
+            metrics.ALL_CLIENTS_ACCURACY: "all clients' mean",
+        }
+        for name, text in accuracies.items():
+            if row.get(name) is not None:
+                parts.append(f"{text} {percent(row[name])}")
+        usual_names = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
+        parts += [
+            f"{name.removeprefix('evaluation/')} {value:.4f}"
+            for name, value in row.items()
+            if name.startswith("evaluation/") and name not in usual_names
+            if value is not None
+        ]
+        left = duration(usual * (self._total_rounds - round_num))
+        return "  ".join(
+            [*parts, f"{row[metrics.SECONDS]:.2f} s a round", f"{left} left"]
+        )
 
     def say(self, line: str) -> None:
         print(line, file=self._stream or sys.stdout, flush=True)
 
 
-def _knows_size() -> bool:
-    """Returns whether stderr is a terminal that reports its width."""
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
-    except (OSError, ValueError):  # No terminal, or not even a file.
-        return False
-
-
-class Bar(Progress):
+class Bar(Lines):
     """Progress as a bar that is redrawn in place."""
 
     def __init__(self, total_rounds: int):
-        self._total_rounds = total_rounds
-        self._accuracy: Optional[float] = None
-        self._of_all_clients: Optional[str] = None
-        self._own_metrics = ""
+        super().__init__(total_rounds)
         self._bar: Any = None  # A tqdm, from the start on.
-        self._time_left = _TimeLeft(total_rounds)
+        # With the numbers of the last round that was evaluated.
+        self._row: dict[str, Any] = {}
 
     def start(self, rounds_done: int) -> None:
-        size: dict[str, Any] = {"ncols": 100, "nrows": 24}
-        if _knows_size():
-            size = {"dynamic_ncols": True}
-        self._time_left = _TimeLeft(self._total_rounds)
+        super().start(rounds_done)
         self._bar = tqdm.tqdm(
             total=self._total_rounds,
             initial=rounds_done,
             desc="tracing and compiling",
             bar_format="round {n_fmt}/{total_fmt} |{bar}| {desc}",
-            leave=True,
-            **size,
+            dynamic_ncols=True,
         )
 
     def after_round(self, round_num: int, row: Row) -> None:
-        left = self._time_left.after(round_num)
-        if row.get(metrics.EVALUATION_ACCURACY) is not None:
-            self._accuracy = row[metrics.EVALUATION_ACCURACY]
-        self._of_all_clients = _of_all_clients(row) or self._of_all_clients
-        which, accuracy = self.tested, self._accuracy
-        if accuracy is None:
-            which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
-        of_all_clients = f" ({self._of_all_clients})" if self._of_all_clients else ""
-        own = "".join(f", {each}" for each in _own_metrics(row))
-        self._own_metrics = own or self._own_metrics
-        loss = _number(row[metrics.TRAINING_LOSS], 3)
-        self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}{of_all_clients}{self._own_metrics},"
-            f" loss {loss}, {row[metrics.SECONDS]:.1f} s a round,"
-            f" {duration(left)} left",
-            refresh=False,
-        )
+        self._row.update((n, value) for n, value in row.items() if value is not None)
+        row = {**row, **self._row}
+        self._bar.set_description_str(self._numbers(round_num, row), refresh=False)
         self._bar.update(1)
         self._bar.refresh()
 

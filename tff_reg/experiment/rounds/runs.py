@@ -75,41 +75,6 @@ def run(
     return checked.run(progress=progress, callbacks=callbacks, on_round=on_round)
 
 
-def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
-    """Checks that a run is possible, without loading TensorFlow.
-
-    The arguments are as for `run`.
-
-    Returns:
-      The resolved config.
-
-    Raises:
-      SettingError: If the config is invalid, or does not fit its directory.
-      TypeError: If it is no `RunConfig`.
-      ValueError: If its data are missing.
-    """
-    checked = CheckedRun(config, tasks)
-    checked.check_ready()
-    return checked.config
-
-
-def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, Any]]:
-    """Returns the summary of a run, if it is finished.
-
-    Args:
-      config: The request for the run. Its rounds and targets are written to
-        `summary.json`, if that has others.
-      tasks: The module `tasks`, or an object with its functions.
-
-    Returns:
-      The summary; None if the run is not finished.
-
-    Raises:
-      DirectoryError: If its directory holds something else, or another run.
-    """
-    return CheckedRun(config, tasks).refresh_summary()
-
-
 class CheckedRun:
     """A valid run: its settings are consistent and fit its directory.
 
@@ -125,11 +90,6 @@ class CheckedRun:
         self, config: RunConfig, tasks: Any = lazy.tasks, *, writes: bool = True
     ):
         """Checks the request; without `writes` the run has no directory."""
-        if not isinstance(config, RunConfig):
-            raise TypeError(
-                "A run is asked for by an experiment.RunConfig, such as"
-                f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
-            )
         self.config = config.resolved(tasks)
         if not writes:
             self.config = dataclasses.replace(self.config, output_dir=None)

@@ -28,7 +28,6 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.settings import check_takes
 
 if TYPE_CHECKING:
     from tff_reg.lazy import mpl_figure, pandas
@@ -51,18 +50,6 @@ _STOPPED = "stopped_early.json"
 
 class TrainingError(RuntimeError):
     """Raised when a round fails; says which, with the error of the process."""
-
-
-def check_sample_fn(sample_fn: Any) -> None:
-    """Raises a TypeError if it is not None or a function of round and client ids."""
-    if sample_fn is None:
-        return
-    if not callable(sample_fn):
-        raise TypeError(
-            f"sample_fn is a {type(sample_fn).__name__}; it must be a function of"
-            " (round_num, client_ids) that returns a list of client ids."
-        )
-    check_takes(sample_fn, "sample_fn", "round_num,client_ids")
 
 
 def name_of(function: Any) -> Optional[str]:
@@ -209,23 +196,6 @@ class Training:
 
     def __post_init__(self):
         """Checks the arguments; touches nothing."""
-        kinds = {
-            "process": ("next", "tff_reg.training.build('fedavg', model_fn)"),
-            "client_data": ("client_ids", "a tff_reg.data.ArrayClientData"),
-        }
-        for name, (attribute, example) in kinds.items():
-            given = getattr(self, name)
-            if not hasattr(given, attribute):
-                kind = type(given).__name__
-                raise TypeError(f"{name} is a {kind}, but must be like {example}.")
-        data_fn = "whole_client_dataset"
-        if self.client_dataset_fn is None and not hasattr(self.client_data, data_fn):
-            raise TypeError(
-                f"client_data is a {type(self.client_data).__name__} without {data_fn}:"
-                " give a tff_reg.data.ArrayClientData, or a client_dataset_fn, such as"
-                " lambda client_id, key:"
-                " client_data.create_tf_dataset_for_client(client_id)."
-            )
         for name, number in self.numbers().items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(
@@ -235,24 +205,6 @@ class Training:
             raise ValueError(
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"
                 " independent."
-            )
-        for each in self.callbacks:
-            if not isinstance(each, callbacks_lib.Callback):
-                kind = each if isinstance(each, type) else type(each)
-                raise TypeError(
-                    f"callbacks has {kind.__name__}, which is no object of a"
-                    " tff_reg.experiment.Callback; sub-class it, and give an object."
-                )
-        check_sample_fn(self.sample_fn)
-        if self.sample_fn is not None and self.client_sampling != "fixed":
-            raise ValueError(
-                "client_sampling and sample_fn both sample the clients; give one."
-            )
-        num_clients = len(self.client_data.client_ids)
-        if self.clients_per_round > num_clients:
-            raise ValueError(
-                f"clients_per_round is {self.clients_per_round}, but there are only"
-                f" {num_clients} clients."
             )
 
     def numbers(self) -> dict[str, int]:
@@ -535,14 +487,7 @@ class Rounds:
             contents[_STOPPED] = json.dumps(self._stopped_early).encode()
         parts = self._state.parts()
         for callback in self._callbacks:
-            for name, content in callback.keep().items():
-                if name in parts or name in contents:
-                    kind = type(callback).__name__
-                    raise ValueError(
-                        f"{kind}.keep returns {name}, which a checkpoint has already;"
-                        " choose another name."
-                    )
-                contents[name] = content
+            contents.update(callback.keep())
         for name, content in contents.items():
             parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
         self._directory.checkpoints.save(run.rounds_done, parts)

@@ -21,7 +21,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError
+from tff_reg.settings import Setting
 
 # Stands for every method.
 ALL = "all"
@@ -80,14 +80,13 @@ def plan(
     tasks: Any = lazy.tasks,
 ) -> list[PlannedRun]:
     """Plans the runs of a series: every process with every seed, seed by seed."""
-    names, seeds = process_names(processes), tuple(seeds)
+    names = process_names(processes)
     common = protocol.asked(common)
-    check_each_once(SEEDS, seeds)
     resolution.check_owned(common.strengths, names)
     check_directory(common.output_dir)
     return [
         plan_run(of_process(common, name, seed), tasks)
-        for seed in seeds
+        for seed in dict.fromkeys(seeds)
         for name in names
     ]
 
@@ -117,31 +116,9 @@ def of_process(
 
 def process_names(processes: Sequence[str]) -> list[str]:
     """Returns the canonical names of processes; `all` alone stands for every method."""
-    processes = tuple(processes)
-    if processes == (ALL,):
+    if tuple(processes) == (ALL,):
         return list(catalogue.names())
-    PROCESSES.check(processes)
-    names = []
-    for name in processes:
-        try:
-            names.append(resolution.process_name(name))
-        except SettingError as error:
-            raise SettingError("processes", processes, error.reason) from error
-    check_each_once(PROCESSES, processes, names)
-    return names
-
-
-def check_each_once(
-    setting: Setting, values: tuple, found: Optional[Sequence[Any]] = None
-) -> None:
-    """Checks that a list is not empty and has no item twice."""
-    setting.check(values)
-    if not values:
-        raise SettingError(setting.name, None, "it is missing; give one or several.")
-    found = list(values if found is None else found)
-    for value in found:
-        if found.count(value) > 1:
-            raise SettingError(setting.name, values, f"{value} is there twice.")
+    return list(dict.fromkeys(map(resolution.process_name, processes)))
 
 
 def check_directory(path: str) -> None:

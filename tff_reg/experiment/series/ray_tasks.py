@@ -7,7 +7,6 @@ resume on any machine.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -32,44 +31,32 @@ class UnreachableError(ValueError):
     """Raised when no job can run: there is no Ray, or no room for a job."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RayJob:
-    """A command that a Ray task carries out.
+def _environment(hides_gpus: bool) -> dict[str, Optional[str]]:
+    """Returns the variables of a job as this process would start it; None removes."""
+    inherited = {n: v for n, v in os.environ.items() if n.startswith(_INHERITED)}
+    # Removes the OMP_NUM_THREADS that Ray sets.
+    environment = {"OMP_NUM_THREADS": None, **inherited, **jobs.threads()}
+    if hides_gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    return environment
 
-    Attributes:
-      command: The command and its arguments.
-      folder: Its working directory.
-      environment: Variables to set in its environment; None removes one.
-    """
 
-    command: Sequence[str]
-    folder: str
-    environment: Mapping[str, Optional[str]]
-
-    @classmethod
-    def of(cls, command: Sequence[str], hides_gpus: bool) -> RayJob:
-        """Returns the job of a command as this process would start it."""
-        inherited = {n: v for n, v in os.environ.items() if n.startswith(_INHERITED)}
-        # Removes the OMP_NUM_THREADS that Ray sets.
-        environment = {"OMP_NUM_THREADS": None, **inherited, **jobs.threads()}
-        if hides_gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        return cls(tuple(command), os.getcwd(), environment)
-
-    def run(self) -> tuple[int, str]:
-        """Runs the command here; returns its exit status and last line of errors."""
-        environment = {**os.environ, **self.environment}
-        with tempfile.TemporaryFile() as errors:
-            process = jobs.start(
-                self.command,
-                cwd=self.folder,
-                env={n: each for n, each in environment.items() if each is not None},
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                # Ctrl-C must only reach the process that submitted the job.
-                start_new_session=True,
-            )
-            return process.wait(), jobs.last_line(errors)
+def _run(
+    command: Sequence[str], folder: str, environment: Mapping[str, Optional[str]]
+) -> tuple[int, str]:
+    """Runs a command in a task; returns its exit status and last line of errors."""
+    whole = {**os.environ, **environment}
+    with tempfile.TemporaryFile() as errors:
+        process = jobs.start(
+            command,
+            cwd=folder,
+            env={name: each for name, each in whole.items() if each is not None},
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            # Ctrl-C must only reach the process that submitted the job.
+            start_new_session=True,
+        )
+        return process.wait(), jobs.last_line(errors)
 
 
 class RayTasks:
@@ -93,7 +80,7 @@ class RayTasks:
                 f"No node of Ray's has room for a job of {cpus} CPUs and {gpus:g} GPUs."
             )
         remote: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES)
-        self._task = remote(RayJob.run)
+        self._task = remote(_run)
         self._gpus = gpus
         self._running: set[Any] = set()
         self._is_stopped = False
@@ -104,8 +91,8 @@ class RayTasks:
         with self._lock:
             if self._is_stopped:
                 raise jobs.Interrupted(signal.SIGINT)
-            job = RayJob.of(command, hides_gpus=not self._gpus)
-            reference = self._task.remote(job)
+            environment = _environment(hides_gpus=not self._gpus)
+            reference = self._task.remote(command, os.getcwd(), environment)
             self._running.add(reference)
         try:
             return ray.get(reference)

@@ -58,12 +58,11 @@ class Reproduction:
     ):
         """Plans; nothing is started or written."""
         self.artifact = artifact
-        self.seeds = tuple(seeds)
+        self.seeds = seeds = tuple(dict.fromkeys(seeds))
         self.is_tiny = common.scale == scale_lib.TINY
         self.is_random = bool(common.synthetic_data)
         self.runs_dir = runs_dir
         self._common, self._tasks = common, tasks
-        series.check_each_once(series.SEEDS, self.seeds)
         # The planned runs of each recipe with the settings of a cell, by seed.
         self._runs: dict[Any, list[series.PlannedRun]] = {}
         by_content: dict[Any, series.PlannedRun] = {}

@@ -63,14 +63,10 @@ def parse(text: str) -> dict[str, tuple]:
             hint = near_names(name, list(known)) if name not in known else ""
             reason = f"{name} is not a setting that can be tuned{hint}."
             raise SettingError("grid", text, reason)
-        if name in grid:
-            raise SettingError("grid", text, f"{name} is there twice.")
         read = [known[name].read(value.strip()) for value in values.split(",")]
         for value in read:
             known[name].check(value)
-            if read.count(value) > 1:
-                raise SettingError("grid", text, f"{name} has {value} twice.")
-        grid[name] = tuple(read)
+        grid[name] = tuple(dict.fromkeys(read))
     if not grid:
         raise SettingError("grid", text, "it has no settings in it.")
     return grid
@@ -89,31 +85,16 @@ def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Tried:
-    """Settings that a method tried, and the summaries of its finished runs."""
+    """The results of the finished runs of settings that a method tried."""
 
     settings: dict[str, Any]
-    summaries: list[dict[str, Any]]
-    planned: int
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.summaries) == self.planned
-
-    @property
-    def accuracies(self) -> list[Any]:
-        return [each["final_accuracy"] for each in self.summaries]
+    accuracies: list[Any]
+    is_complete: bool
+    not_finite: int
 
     @property
     def mean(self) -> Any:
         return table.mean(self.accuracies)
-
-    @property
-    def not_finite(self) -> int:
-        return sum(not each["ends_finite"] for each in self.summaries)
-
-    @property
-    def ends_finite(self) -> bool:
-        return self.mean is not None and not self.not_finite
 
 
 class Tuning:
@@ -139,7 +120,7 @@ class Tuning:
                 reason = "leave it out: the grid has it."
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
-        series.check_each_once(series.SEEDS, tuple(seeds))
+        seeds = tuple(dict.fromkeys(seeds))
         strengths = {each.flag: each.method for each in catalogue.strengths()}
         for name in grid:
             if name in strengths and not any(
@@ -149,22 +130,15 @@ class Tuning:
                 raise SettingError("grid", name, reason)
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
-        self._common, self._seeds = protocol.asked(common), tuple(seeds)
-        self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {}
-        for process in names:
-            tried = combinations(process, grid)
-            if tried == [{}]:
-                tried = []
-            self._tried[process] = [
-                (
-                    settings,
-                    [
-                        self._plan(process, settings, share, seed, tasks)
-                        for seed in seeds
-                    ],
-                )
-                for settings in tried
+        self._common, self._seeds = protocol.asked(common), seeds
+        self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {
+            process: [
+                (each, [self._plan(process, each, share, s, tasks) for s in seeds])
+                for each in combinations(process, grid)
+                if each
             ]
+            for process in names
+        }
 
     def _plan(self, process, settings, share, seed, tasks) -> series.PlannedRun:
         common = self._with(settings, validation_share=share)
@@ -191,10 +165,14 @@ class Tuning:
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
         """Returns the best setting of each process."""
-        found = {name: Tuned({}) for name, tried in self._tried.items() if not tried}
+        found = {}
         for process, tried in self._results(finished).items():
             complete = [each for each in tried if each.is_complete]
-            known = [each for each in complete if each.ends_finite]
+            known = [
+                each
+                for each in complete
+                if each.mean is not None and not each.not_finite
+            ]
             if known:
                 best = max(known, key=lambda each: each.mean)
                 found[process] = Tuned(
@@ -204,46 +182,47 @@ class Tuning:
                     min(each.mean for each in known),
                     len(complete),
                 )
-        return {name: found[name] for name in self._tried if name in found}
+            elif not tried:
+                found[process] = Tuned({})
+        return found
 
     def rows(self, finished: Sequence[series.PlannedRun]) -> list[dict[str, Any]]:
         """Returns the rows of `grid.csv`: the result of every combination."""
         best = self.best(finished)
         found = []
         for process, tried in self._results(finished).items():
-            chosen = best[process].settings if process in best else None
             for each in tried:
                 accuracies = [a for a in each.accuracies if a is not None]
-                found.append(
-                    {
-                        "process": process,
-                        **{name: each.settings.get(name) for name in self.names},
-                        "runs": len(each.accuracies),
-                        sensitivity.MEAN: table.mean(accuracies)
-                        if accuracies
-                        else None,
-                        sensitivity.DEVIATION: table.deviation(accuracies),
-                        "not_finite": each.not_finite,
-                        sensitivity.BEST: each.settings == chosen,
-                    }
-                )
+                row = {
+                    "process": process,
+                    **{name: each.settings.get(name) for name in self.names},
+                    "runs": len(each.accuracies),
+                    sensitivity.MEAN: table.mean(accuracies) if accuracies else None,
+                    sensitivity.DEVIATION: table.deviation(accuracies),
+                    "not_finite": each.not_finite,
+                    sensitivity.BEST: process in best
+                    and each.settings == best[process].settings,
+                }
+                found.append(row)
         return found
 
     def _results(
         self, finished: Sequence[series.PlannedRun]
     ) -> dict[str, list[_Tried]]:
         there = {run.directory for run in finished}
-        return {
-            process: [
-                _Tried(
-                    settings,
-                    [r.result() or {} for r in runs if r.directory in there],
-                    len(runs),
+        found: dict[str, list[_Tried]] = {process: [] for process in self._tried}
+        for process, tried in self._tried.items():
+            for settings, runs in tried:
+                results = [r.result() or {} for r in runs if r.directory in there]
+                found[process].append(
+                    _Tried(
+                        settings,
+                        [each["final_accuracy"] for each in results],
+                        len(results) == len(runs),
+                        sum(not each["ends_finite"] for each in results),
+                    )
                 )
-                for settings, runs in tried
-            ]
-            for process, tried in self._tried.items()
-        }
+        return found
 
     def plan(
         self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
