@@ -21,7 +21,7 @@ from tff_reg.experiment.config import run_config as config_lib
 
 TINY = [
     # Clients remember something, and the mean of their last models is kept.
-    "--process=feddyn+man",
+    "--process=feddyn",
     "--model=cnn",
     "--num_clients=4",
     "--clients_per_round=2",
@@ -61,13 +61,11 @@ def no_tensorflow():
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """A finished run, a process of its own: its directory and what it printed."""
+    """A finished run: its directory and what it printed."""
     directory = tmp_path_factory.mktemp("unbroken") / "run"
-    arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]
-    process = commands.start("run", *arguments, **PIPES, text=True)
-    out, err = process.communicate(timeout=commands.PATIENCE_SECONDS)
-    assert process.returncode == 0, err
-    return directory, out, err
+    done = commands.call(run.main, *SIX_ROUNDS, f"--output_dir={directory}")
+    assert (done.returncode, done.stderr) == (0, "")
+    return directory, done.stdout
 
 
 def of_this_process():
@@ -121,16 +119,11 @@ def broken(tmp_path_factory):
 
 
 def test_prints_where_clients_run_what_runs_and_a_line_a_round(unbroken):
-    _, printed, heard = unbroken
+    _, printed = unbroken
     lines = printed.splitlines()
     assert lines[0].startswith("Clients run in process")
-    first = next(i for i, line in enumerate(lines) if line.startswith("process"))
-    assert lines[first : first + 2] == [
-        "process  feddyn+man (man_strength 0.15, man_scaling code, man_terms paper,",
-        "         feddyn_strength 0.01, feddyn_clipping half)",
-    ]
+    assert "process  feddyn (strength 0.01, clipping half)" in lines
     assert sum(line.startswith("round ") for line in lines) == 6
-    assert heard == ""
 
 
 def test_writes_the_files_of_the_design_with_every_flag_and_the_versions(unbroken):
@@ -149,11 +142,10 @@ def test_writes_the_files_of_the_design_with_every_flag_and_the_versions(unbroke
     assert evaluated == [False, True, False, True, False, True]
     assert (directory / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((directory / "config.json").read_text())
-    flags = {each.name for each in config_lib.listed("feddyn+man")}
+    flags = {each.name for each in config_lib.listed("feddyn")}
     flags -= {"participation", "recipe", "settings_of"}
     assert flags <= config.keys()
     assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.01
-    assert config["max_gradient_norm"] == 10.0  # The paper's.
     assert {"python", "tensorflow", "tensorflow_federated", "numpy", "tff_reg"} <= (
         config["versions"].keys()
     )
@@ -215,7 +207,7 @@ def test_an_interrupted_run_leaves_nothing_in_the_home_or_the_temporary_folder(b
 
 
 def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
-    directory, printed, _ = unbroken
+    directory, printed = unbroken
     for row in rows(directory)[1::2]:
         assert float(row["evaluation_all_clients/loss"]) > 0
         assert 0 <= float(row["evaluation_all_clients/accuracy"]) <= 1
@@ -236,8 +228,8 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        (["--process=moon"], "--process=feddyn+man, not moon;"),
-        (["--process=feddyn+man", "--batch_size=16"], "--batch_size=32, not 16;"),
+        (["--process=moon"], "--process=feddyn, not moon;"),
+        (["--process=feddyn", "--batch_size=16"], "--batch_size=32, not 16;"),
     ],
 )
 def test_other_settings_in_the_same_directory_are_refused(

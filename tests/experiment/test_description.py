@@ -110,7 +110,7 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
     diverged = {**summary, "final_accuracy": None, "ends_finite": False}
     diverged.update(rejected_clients=1, rounds_without_training=2)
     (text, trouble, _) = description.result(diverged, tmp_path)
-    assert text.startswith("10 rounds done (best test accuracy 95.00 % after round 7)")
+    assert text.startswith("10 rounds done (best 95.00 % after round 7)")
     assert trouble == (
         "1 update of clients not finite and left out, 2 rounds in which nobody trained,"
         " the last round's numbers not finite."

@@ -91,5 +91,5 @@ def test_a_file_is_refused_with_setting_value_and_reason(tmp_path):
     (tmp_path / "file").write_text("1")
     with pytest.raises(directory.DirectoryError) as caught:
         directory.RunDirectory(tmp_path / "file")
-    reason = "it is a file; give a directory."
+    reason = "it cannot be read (Not a directory)."
     assert caught.value.args == ("output_dir", tmp_path / "file", reason)

@@ -136,12 +136,8 @@ def test_a_run_with_other_settings_or_more_rounds_is_refused(tmp_path):
 
 def test_directories_that_hold_something_else_are_refused(tmp_path):
     (tmp_path / "file").write_text("1")
-    with pytest.raises(experiment.DirectoryError, match="file: it is a file"):
+    with pytest.raises(experiment.DirectoryError, match="file.*: it cannot be read"):
         plan(tmp_path / "file")
-    run = plan(tmp_path / "d")[0]
-    finished.finish(run, [0.5] * 2)
-    with pytest.raises(experiment.DirectoryError, match="directory of one run"):
-        plan(run.directory)
     (tmp_path / "e" / "fedprox-seed0").mkdir(parents=True)
     (tmp_path / "e" / "fedprox-seed0" / "thesis.tex").write_text("precious")
     with pytest.raises(experiment.DirectoryError, match="left alone"):

@@ -75,23 +75,22 @@ def test_its_own_metrics_are_beside_accuracy(own):
 
 def test_it_resumes_to_the_same_bytes_and_refuses_other_functions(tmp_path):
     at_once, later = tmp_path / "at_once", tmp_path / "later"
-    run_own(output_dir=str(at_once))
+    run_own(output_dir=str(at_once), total_rounds=2)
+    run_own(output_dir=str(later), total_rounds=1)
     run_own(output_dir=str(later), total_rounds=2)
-    run_own(output_dir=str(later))
     assert finished.results(later) == finished.results(at_once)
-    assert (later / "metrics.csv").read_text("utf-8").count("\n") == 5
+    assert (later / "metrics.csv").read_text("utf-8").count("\n") == 3
     stored = json.loads((later / "config.json").read_text("utf-8"))
-    assert stored["client_learning_rates"] == [rate(n) for n in (1, 2, 3, 4)]
+    assert stored["client_learning_rates"] == [rate(n) for n in (1, 2)]
     assert stored["sample_fn"] == "in_turn"
     assert [*stored["metrics"]] == ["top2", "confidence"]
     others = {
         "sample_fn": lambda round_num, client_ids: client_ids[:1],
-        "metrics": {},
         "client_learning_rate": lambda round_num: 0.002 * 0.6**round_num,
         "model": keras_model(shape=(6,), outputs=4),
         "client_data": examples(200, seed=2),
     }
-    words = ["sample_fn=in_turn", "metrics=", "client_learning_rate", "model", "other"]
+    words = ["sample_fn=in_turn", "client_learning_rate", "model", "other"]
     for (name, other), word in zip(others.items(), words):
         with pytest.raises(experiment.DirectoryError, match=word):
             run_own(output_dir=str(later), total_rounds=6, **{name: other})
@@ -114,10 +113,6 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
     )
     for one, other in zip(first.weights.trainable, second.weights.trainable):
         np.testing.assert_array_equal(one, other)
-    drawn = tff_reg.run(
-        **given, client_data=clients, sample_fn=lambda n, ids: ids[3:], metrics={}
-    )
-    assert drawn.rows[0]["training/num_examples"] == 80
     with pytest.raises(ValueError, match="Leave num_clients out: .* clients already"):
         tff_reg.run(**given, client_data=clients, num_clients=4)
 

@@ -24,10 +24,10 @@ COMPARED = dict(
 
 def test_methods_are_compared_in_a_line_also_on_ones_own_data(tmp_path, capsys):
     methods = ["fedavg", "fedprox+man"]
-    given = {**COMPARED, "model": keras_model(), "seeds": 2}
+    given = {**COMPARED, "model": keras_model(), "seeds": 1}
     kept = tff_reg.compare(methods, **given, output_dir=str(tmp_path))
     names = {path.name for path in tmp_path.iterdir()}
-    runs_ = {f"{name}-seed{seed}" for name in methods for seed in (0, 1)}
+    runs_ = {f"{name}-seed0" for name in methods}
     files = {f"table.{kind}" for kind in ("csv", "md", "tex")}
     assert names == runs_ | files | {f"curves.{k}" for k in ("csv", "png", "pdf")}
     assert str(kept) == (tmp_path / "table.md").read_text("utf-8")
@@ -54,15 +54,12 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
         return [tmp_path / name]
 
     first, same = ran("first"), ran("same", process="fedavg")
-    wider = keras.Sequential([keras.layers.Dense(9, "relu"), keras.layers.Dense(3)])
     trained = keras_model()
     trained.set_weights([weight + 1 for weight in trained.get_weights()])
-    others = ran("wider", model=wider), ran("in turn", sample_fn=in_turn)
-    others += (ran("trained", model=trained),)
+    others = ran("in turn", sample_fn=in_turn), ran("trained", model=trained)
     experiment.compare({"a": first, "b": same}, tmp_path / "compared")
     assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
-    model = "Keras model, or its initial weights"
-    whats = (model, "sample_fn", model)
+    whats = ("sample_fn", "Keras model, or its initial weights")
     for number, (other, what) in enumerate(zip(others, whats, strict=True)):
         table = tmp_path / f"compared {number}"
         experiment.compare({"a": first, "b": other}, table)

@@ -181,7 +181,7 @@ def set_trap(folder, run, who, number):
 
 def run_jobs(folder, jobs, executor=None):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder)})
-    planned = series.plan(common, processes=("fedavg", "fedprox"), seeds=(0, 1))
+    planned = series.plan(common, processes=("fedavg", "fedprox"))
     said = []
     done = batch.Batch(
         planned,
@@ -207,7 +207,7 @@ def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
     assert [run.name for run in done.failed] == ["fedprox, seed 0"]
     assert any("fedprox, seed 0: failed (killed by SIGKILL)" in line for line in said)
     done, said = run_jobs(tmp_path / "three", 3)
-    assert not done.failed and sum("finished before" in line for line in said) == 3
+    assert not done.failed and sum("finished before" in line for line in said) == 1
     for name in ("table.csv", "table.md", "curves.csv", "curves.png"):
         one, three = (tmp_path / each / name for each in ("one", "three"))
         assert one.read_bytes() == three.read_bytes(), name

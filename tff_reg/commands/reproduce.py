@@ -15,7 +15,7 @@ from tff_reg.analysis import figures
 from tff_reg.commands import command_line, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.series import jobs, plan as series, reproduction
-from tff_reg.settings import Setting
+from tff_reg.settings import Setting, SettingError
 from tff_reg.tasks.recipes import artifacts
 
 _COMMAND = "bin/reproduce"
@@ -87,11 +87,14 @@ def _short(value):
 def plan(given, name):
     """Returns the `Reproduction` that the flags ask for, and its output directory."""
     requested = several.requested(given)
+    for name in ("recipe", "process"):
+        if name in requested:
+            reason = "leave it out: the table says what runs."
+            raise SettingError(name, requested[name], reason)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
     common = experiment.RunConfig.of(requested)
     artifact = artifacts.artifact(name)
-    reproduction.check_runs_dir(common, runs_dir)
     made = reproduction.Reproduction(
         artifact,
         common,

@@ -23,7 +23,7 @@ _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregatorSettings:
     """The settings of an aggregator."""
 

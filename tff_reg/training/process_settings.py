@@ -49,7 +49,7 @@ _REPLACED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PopulationSettings:
     """Settings that the partition of the data and the process share."""
 
@@ -58,7 +58,7 @@ class PopulationSettings:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessSettings(PopulationSettings):
     """The settings of a process; the defaults are a starting point."""
 

@@ -65,7 +65,7 @@ SHORTHAND = "shorthand"
 TASK, EACH = resolution.TASK, resolution.EACH
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeSettings:
     """The settings of the runtime; see `tff_reg.runtime.running`."""
 

@@ -26,7 +26,7 @@ OWN_DATA = "own_data"
 OPTION = "option of tasks"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSettings(process_settings.PopulationSettings):
     """The settings of a task.
 

@@ -189,23 +189,23 @@ def troubles(counts: Mapping[str, Any]) -> str:
 
 def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     """Describes the result of a finished run and its files."""
-    final, best = summary["final_accuracy"], summary["best_accuracy"]
-    text = f"{progress.count(summary['rounds'], 'round')}"
-    if final is not None:
+
+    def shown(name: str) -> str:
+        return f"{100 * summary[name]:.2f} %"
+
+    rounds = progress.count(summary["rounds"], "round")
+    text = f"{rounds} done"
+    if summary["final_accuracy"] is not None:
         tested = metrics.tested(summary).capitalize()
-        text = f"{tested} accuracy {100 * final:.2f} % after {text}"
-        text += f" (best {100 * best:.2f} % after round {summary['best_round']})"
-        if summary["all_clients_accuracy"] is not None:
-            text += (
-                ", of the mean of all clients' last models"
-                f" {100 * summary['all_clients_accuracy']:.2f} %"
-                f" (best {100 * summary['best_all_clients_accuracy']:.2f} %)"
-            )
-    else:
-        text = f"{text} done"
-        if best is not None:
-            accuracy = f"{100 * best:.2f} % after round {summary['best_round']}"
-            text += f" (best {metrics.tested(summary)} accuracy {accuracy})"
+        text = f"{tested} accuracy {shown('final_accuracy')} after {rounds}"
+    if summary["best_accuracy"] is not None:
+        best = f"best {shown('best_accuracy')} after round {summary['best_round']}"
+        text += f" ({best})"
+    if summary["all_clients_accuracy"] is not None:
+        text += (
+            f", of the mean of all clients' last models {shown('all_clients_accuracy')}"
+            f" (best {shown('best_all_clients_accuracy')})"
+        )
     text += (
         f", {progress.duration(summary['training_seconds'])} of training, the median"
         f" round {summary['median_round_seconds']:.2f} s."

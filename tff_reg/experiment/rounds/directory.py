@@ -76,8 +76,6 @@ class RunDirectory:
             content = {path.name for path in self.path.iterdir()}
         except FileNotFoundError:
             return None
-        except NotADirectoryError:
-            raise self._error("it is a file; give a directory.") from None
         except OSError as error:
             raise self._error(f"it cannot be read ({error.strerror}).") from error
         if all(name.startswith(files.TEMPORARY_PREFIX) for name in content):
@@ -240,7 +238,7 @@ class RunDirectory:
         files.delete(self.path / BEST_WEIGHTS)
         delete_events(self.path)
         for name in ("checkpoints", "client_states"):
-            if self.path / name.is_dir():
+            if (self.path / name).is_dir():
                 files.delete_directory_at_once(self.path / name)
         files.delete(self.path / "config.json")
 

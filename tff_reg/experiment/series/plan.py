@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -83,7 +82,6 @@ def plan(
     names = process_names(processes)
     common = protocol.asked(common)
     resolution.check_owned(common.strengths, names)
-    check_directory(common.output_dir)
     return [
         plan_run(of_process(common, name, seed), tasks)
         for seed in dict.fromkeys(seeds)
@@ -119,15 +117,3 @@ def process_names(processes: Sequence[str]) -> list[str]:
     if tuple(processes) == (ALL,):
         return list(catalogue.names())
     return list(dict.fromkeys(map(resolution.process_name, processes)))
-
-
-def check_directory(path: str) -> None:
-    """Checks that a path can be the directory of several runs."""
-    folder = pathlib.Path(path)
-    reason = None
-    if folder.exists() and not folder.is_dir():
-        reason = "it is a file; give a directory."
-    elif (folder / "config.json").exists():
-        reason = "it is the directory of one run; give another."
-    if reason:
-        raise directory_lib.DirectoryError("output_dir", folder, reason)

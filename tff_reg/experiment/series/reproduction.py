@@ -17,7 +17,6 @@ from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import finished_runs, protocol
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
 from tff_reg.experiment.series.artifact import Artifact, Cell, Number
-from tff_reg.settings import SettingError
 
 # Replacements of deep networks in tiny runs: as many blocks, fewer layers.
 _TINY_NETWORKS = {
@@ -270,12 +269,3 @@ def _percent(share: Optional[float]) -> Optional[float]:
 def _content(run: series.PlannedRun) -> str:
     """Returns a text that is equal for runs that are the same experiment."""
     return json.dumps(identity(run.config.dump()), sort_keys=True)
-
-
-def check_runs_dir(common: RunConfig, runs_dir: str) -> None:
-    """Checks that a directory can hold the runs of a request."""
-    if common.recipe is not None or common.process is not None:
-        name = "recipe" if common.recipe is not None else "process"
-        reason = "leave it out: the table says what runs."
-        raise SettingError(name, getattr(common, name), reason)
-    series.check_directory(runs_dir)

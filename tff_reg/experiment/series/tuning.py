@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_reg import lazy
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import resolution, run_config as config_lib
 from tff_reg.experiment.report import protocol, table
 from tff_reg.experiment.report.tuned import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
@@ -121,13 +121,9 @@ class Tuning:
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
         seeds = tuple(dict.fromkeys(seeds))
-        strengths = {each.flag: each.method for each in catalogue.strengths()}
-        for name in grid:
-            if name in strengths and not any(
-                name in each for own in names for each in combinations(own, grid)
-            ):
-                reason = f"{strengths[name]} is not part of {', '.join(names)}."
-                raise SettingError("grid", name, reason)
+        strengths = {each.flag for each in catalogue.strengths()}
+        own = {name: values for name, values in grid.items() if name in strengths}
+        resolution.check_owned(own, names)
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
