@@ -205,7 +205,6 @@ def test_a_file_without_a_process_is_no_runs():
         ),
         ({"runtime": "ray", "devices": ("GPU:0",)}, "for runtime=in_process, not ray."),
         ({"ray_address": "a:1"}, "it is for runtime=ray, not in_process."),
-        ({"runtime": "ray", "ray_address": "a"}, "a: Ray's address must be auto or"),
         ({"num_clients": 10**6}, "only 1437 training examples"),
         ({"partition": "shards"}, "classes_per_client: it is missing; the partition"),
         ({"classes_per_client": 2}, "dirichlet_unbalanced has no classes per client"),

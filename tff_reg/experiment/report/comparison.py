@@ -158,18 +158,14 @@ def _rounds(run: finished_runs.Run) -> Any:
 def _groups(
     runs: Runs, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
 ) -> dict[str, list[finished_runs.Run]]:
+    named = runs if isinstance(runs, Mapping) else {"": runs}
     groups: dict[str, list[finished_runs.Run]] = {}
-    if isinstance(runs, Mapping):
-        groups = {
-            name: [finished_runs.read(path, wanted, columns, weights) for path in paths]
-            for name, paths in runs.items()
-        }
-    else:
-        for path in runs:
+    for given, paths in named.items():
+        for path in paths:
             run = finished_runs.read(path, wanted, columns, weights)
-            name = run.config.get("process") or run.path.name
+            name = given or run.config.get("process") or run.path.name
             groups.setdefault(name, []).append(run)
-    if not all(groups.values()) or not groups:
+    if not groups:
         raise ComparisonError("There are no runs to compare.")
     for group in groups.values():
         _check_alike(group)

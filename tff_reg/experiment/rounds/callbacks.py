@@ -8,8 +8,7 @@
 
     experiment.run(config, callbacks=[EarlyStopping()])
 
-Best weights, TensorBoard's events, the picture of the accuracies and the checkpoints
-are callbacks, too.
+Best weights and TensorBoard's events are callbacks, too.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Run:
         `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
-      is_commit_asked: Whether `commit` was called in this round.
     """
 
     total_rounds: int
@@ -64,7 +62,6 @@ class Run:
     table: metrics.MetricsTable
     rounds_done: int = 0
     checkpoint: Any = None
-    is_commit_asked: bool = False
 
     @property
     def rounds_left(self) -> int:
@@ -96,10 +93,6 @@ class Run:
         if self.checkpoint is None or not self.checkpoint.part(name).exists():
             return None
         return self.checkpoint.part(name).read_bytes()
-
-    def commit(self) -> None:
-        """Asks for a checkpoint at the end of this round."""
-        self.is_commit_asked = True
 
     def write_weights(self, name: str, weights: Any = None) -> None:
         """Writes weights to an `.npz` file of the run's directory.
@@ -143,18 +136,6 @@ class Callback:
     def keep(self) -> Mapping[str, bytes]:
         """Returns files for the checkpoint, bytes by name, which `Run.kept` reads."""
         return {}
-
-
-class Checkpoints(Callback):
-    """Commits a checkpoint every few rounds, and after the last."""
-
-    def __init__(self, rounds_per_checkpoint: int):
-        """Keeps the period."""
-        self._period = rounds_per_checkpoint
-
-    def on_round(self, run: Run, row: Row) -> None:
-        if run.is_due(self._period):
-            run.commit()
 
 
 class BestWeights(Callback):
@@ -254,26 +235,6 @@ class TensorBoard(Callback):
 
 # Those to which an evaluation out of turn is told, too.
 OF_EVALUATIONS = (BestWeights, TensorBoard)
-
-
-class Plot(Callback):
-    """Draws the accuracies of a finished run to `accuracy.png`."""
-
-    def __init__(self, title: str = "", subtitle: str = ""):
-        """Keeps the texts above the picture."""
-        self._title, self._subtitle = title, subtitle
-
-    def on_end(self, run: Run) -> None:
-        if run.directory is None:
-            return
-        drawn = accuracy_curves(run.table, run.settings)
-        if drawn:
-            curves.write_curves(
-                run.directory.path / directory_lib.PICTURE,
-                drawn,
-                title=self._title,
-                subtitle=self._subtitle,
-            )
 
 
 def accuracy_curves(

@@ -266,13 +266,10 @@ class Rounds:
         )
         self._progress.tested = metrics.tested(self._settings)
         self._callbacks: list[Callback] = [
+            *([callbacks_lib.BestWeights()] if training.keep_best else []),
             callbacks_lib.TensorBoard(),
-            callbacks_lib.Plot(training.title, training.subtitle),
-            callbacks_lib.Checkpoints(training.rounds_per_checkpoint),
+            *training.callbacks,
         ]
-        if training.keep_best:
-            self._callbacks.insert(0, callbacks_lib.BestWeights())
-        self._callbacks += training.callbacks
         self._client_ids = list(training.client_data.client_ids)
         self._state: Any = None
         self._run = callbacks_lib.Run(
@@ -366,7 +363,6 @@ class Rounds:
         methods_not_finite = metrics.take_not_finite(found)
         row = self._row(found, time.monotonic() - began)
         run.rounds_done += 1
-        run.is_commit_asked = False
         if run.is_due(run.rounds_per_evaluation):
             row.update(self._evaluate())
         run.table.append(row)
@@ -375,7 +371,7 @@ class Rounds:
             self._stop(reason, row)
         if self._directory is not None:
             self._directory.write_metrics(run.table)
-            if run.is_commit_asked or self._stopped_early:
+            if run.is_due(self._training.rounds_per_checkpoint) or self._stopped_early:
                 self._save()
         self._progress.after_round(run.rounds_done, row)
         self._report(row, len(cohort), methods_not_finite)
@@ -535,6 +531,11 @@ class Rounds:
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
                 run.write_weights(name, all_clients_weights)
+        texts = {"title": self._training.title, "subtitle": self._training.subtitle}
+        drawn = callbacks_lib.accuracy_curves(run.table, self._settings)
+        if self._directory is not None and drawn:
+            picture = self._directory.path / directory_lib.PICTURE
+            curves.write_curves(picture, drawn, **texts)
         for callback in self._callbacks:
             callback.on_end(run)
         if self._directory is not None:
@@ -555,9 +556,8 @@ class Rounds:
             run.rows,
             summary,
             build_model,
-            callbacks_lib.accuracy_curves(run.table, self._settings),
-            self._training.title,
-            self._training.subtitle,
+            drawn,
+            **texts,
         )
 
 
