@@ -133,7 +133,7 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     protocol, _, told = compared["finished"].stdout.partition("\n\n")
     shared = " ".join(protocol.split())
     assert shared.startswith(
-        "Protocol: digits, all 4 clients every round, dirichlet_balanced(0.3), 2 rounds"
+        "Protocol: task=digits, partition=dirichlet_balanced, model=cnn, num_clients=4"
     )
     assert shared.endswith("task digits. - fedprox's own: fedprox_strength=0.1")
     lines = told.splitlines()

@@ -24,7 +24,7 @@ def output_of(program):
     return done.stdout.strip() if not done.returncode else done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("first", ["tensorflow_federated", "tff_reg", "tensorflow"])
+@pytest.mark.parametrize("first", ["tensorflow_federated", "tff_reg"])
 def test_tff_can_be_imported_before_and_after(first):
     program = f"import {first}; import tensorflow_federated as tff, tff_reg.training"
     program += "; print(tff.__version__)"
@@ -155,7 +155,15 @@ def program_with_keras_3(first, then):
 
 
 @needs_keras_3
-@pytest.mark.parametrize("first", ["", "import keras", "import tff_reg"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import keras",
+        # Each takes a start of TensorFlow with both Kerases.
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("import tff_reg", marks=pytest.mark.slow),
+    ],
+)
 def test_the_users_keras_stays_and_tffs_own_functions_take_keras_2(first):
     then = """
 import tf_keras
@@ -219,7 +227,6 @@ def call_without_tff(python, *arguments, cwd):
     "command",
     [
         "run --process=fedavg",
-        "compare --processes=fedavg,fedprox --output_dir=compared",
         "analyze cost --processes=fedavg",
     ],
 )
@@ -241,7 +248,6 @@ def test_without_tff_a_command_ends_in_the_line_that_installs_it(
     "door",
     [
         "from tff_reg import training; training.build_regularized",
-        "import tff_reg, tensorflow_federated",
         "from tff_reg import runtime; runtime.use('in_process')",
     ],
 )

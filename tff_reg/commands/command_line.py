@@ -54,7 +54,9 @@ def command(body: Callable[..., None]) -> Callable[..., int]:
             _load_plugins(argv)
             body(argv, stop or interruption.Interruption(), **more)
         except SystemExit as end:
-            return int(end.code or 0)
+            if not isinstance(end.code, int):
+                raise  # Somebody else's, with a message.
+            return end.code
         except seam.UnfitError as error:
             # The fault of an installed package, not of the arguments.
             print(f"tff_reg: {error}", file=sys.stderr)

@@ -83,12 +83,12 @@ def read_flags(argv):
     return given
 
 
-def write(given, done, groups, measured, tuned=None, columns=()):
+def write(given, done, groups, measured, tuned=None, columns=(), weights=None):
     """Writes the files of finished runs; returns whether there are any."""
     groups = {name: paths for name, paths in groups.items() if paths}
     if not groups:
         return False
-    weights = several.value_of(given, finished_runs.WEIGHTS)
+    weights = weights or finished_runs.WEIGHTS.default
     analyses = []
     for name, paths in groups.items():
         for path in paths:
@@ -155,7 +155,7 @@ def main(argv, stop, executor=None):
     try:
         groups = given_groups(given)
         command_line.needed("output_dir", given.output_dir)
-        # An unknown column is refused before anything starts.
+        weights = several.value_of(given, finished_runs.WEIGHTS)
         columns = table.parse_columns(given.columns or ())
         wanted = {name: given[name].value for name in _OF_TABLES}
         measured = experiment.RunConfig.of(wanted)
@@ -198,7 +198,7 @@ def main(argv, stop, executor=None):
                 lambda: write(given, done, by_process(planned, done), measured, tuned)
             )
             groups = by_process(planned, done)
-        has_table = write(given, done, groups or {}, measured, tuned, columns)
+        has_table = write(given, done, groups or {}, measured, tuned, columns, weights)
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()
         several.show(given.output_dir, (*comparison.FILES, *of_grid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import statistics
 import sys
 import time
@@ -124,12 +125,15 @@ class Bar(Lines):
 
     def start(self, rounds_done: int) -> None:
         super().start(rounds_done)
+        # tqdm has no default for a terminal that does not know its size.
+        columns, lines = shutil.get_terminal_size((100, 24))
         self._bar = tqdm.tqdm(
             total=self._total_rounds,
             initial=rounds_done,
             desc="tracing and compiling",
             bar_format="round {n_fmt}/{total_fmt} |{bar}| {desc}",
-            dynamic_ncols=True,
+            ncols=columns,
+            nrows=lines,
         )
 
     def after_round(self, round_num: int, row: Row) -> None:
