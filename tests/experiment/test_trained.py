@@ -155,8 +155,6 @@ def test_the_weights_are_those_that_are_asked_for(run):
     assert not np.array_equal(models["server"][0], models["all_clients"][0])
     with pytest.raises(settings.SettingError, match="weights=last: choose one of ser"):
         trained.load(run, tasks=tasks, weights="last")
-    with pytest.raises(settings.SettingError, match="leave round_num out"):
-        trained.load(run, tasks=tasks, weights="best", round_num=1)
 
 
 def test_the_best_weights_are_those_of_the_best_round(run):

@@ -205,7 +205,7 @@ def test_methods_of_installed_packages_are_found(tmp_path):
         ("theirs = theirs_module:SOMETHING", "must be a sub-class of .*, but is 3"),
         ("theirs = theirs_module:NoDataclass", "a dataclass if it has settings"),
         ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
-        ("man = theirs_module:Man", "has the name of one of tff_reg's own: rename it"),
+        ("man = theirs_module:Man", "is left out: its name is taken already"),
     ],
 )
 def test_a_broken_package_fails_only_when_its_method_is_used(tmp_path, entry, message):
