@@ -77,9 +77,9 @@ class Lines(Progress):
     def after_round(self, round_num: int, row: Row) -> None:
         width = len(str(self._total_rounds))
         head = f"round {round_num:{width}}/{self._total_rounds}"
-        self.say(f"{head}  {self._numbers(round_num, row)}")
+        self.say("  ".join([head, *self._numbers(round_num, row)]))
 
-    def _numbers(self, round_num: int, row: Row) -> str:
+    def _numbers(self, round_num: int, row: Row) -> list[str]:
         """Describes a round, and estimates the time of the remaining ones."""
         now = time.monotonic()
         self._seconds.append(now - self._last)
@@ -106,9 +106,7 @@ class Lines(Progress):
             if value is not None
         ]
         left = duration(usual * (self._total_rounds - round_num))
-        return "  ".join(
-            [*parts, f"{row[metrics.SECONDS]:.2f} s a round", f"{left} left"]
-        )
+        return [*parts, f"{row[metrics.SECONDS]:.2f} s a round", f"{left} left"]
 
     def say(self, line: str) -> None:
         print(line, file=self._stream or sys.stdout, flush=True)
@@ -138,8 +136,10 @@ class Bar(Lines):
 
     def after_round(self, round_num: int, row: Row) -> None:
         self._row.update((n, value) for n, value in row.items() if value is not None)
-        row = {**row, **self._row}
-        self._bar.set_description_str(self._numbers(round_num, row), refresh=False)
+        numbers = self._numbers(round_num, {**row, **self._row})
+        if metrics.EVALUATION_ACCURACY in self._row:
+            numbers = numbers[2:]  # Those of the training do not fit.
+        self._bar.set_description_str("  ".join(numbers), refresh=False)
         self._bar.update(1)
         self._bar.refresh()
 

@@ -531,11 +531,11 @@ class Rounds:
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
                 run.write_weights(name, all_clients_weights)
-        texts = {"title": self._training.title, "subtitle": self._training.subtitle}
+        title, subtitle = self._training.title, self._training.subtitle
         drawn = callbacks_lib.accuracy_curves(run.table, self._settings)
         if self._directory is not None and drawn:
             picture = self._directory.path / directory_lib.PICTURE
-            curves.write_curves(picture, drawn, **texts)
+            curves.write_curves(picture, drawn, title=title, subtitle=subtitle)
         for callback in self._callbacks:
             callback.on_end(run)
         if self._directory is not None:
@@ -557,7 +557,8 @@ class Rounds:
             summary,
             build_model,
             drawn,
-            **texts,
+            title,
+            subtitle,
         )
 
 
