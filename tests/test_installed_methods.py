@@ -75,21 +75,3 @@ def test_a_combination_with_ours_runs_resumes_and_is_compared(installed, tmp_pat
     assert compared.returncode == 0, compared.stdout + compared.stderr
     assert "finished before" in compared.stdout
     assert "man+anchor" in (tmp_path / "table.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("nowhere:Anchor", "loaded: ModuleNotFoundError: No module named 'nowhere'"),
-        ("anchors:SMALL", "cannot be loaded"),
-        ("json:loads", "must be a sub-class of tff_reg.methods.Method named"),
-    ],
-)
-def test_entry_points_that_are_no_methods_are_refused(tmp_path, value, words):
-    environment = install(tmp_path / "packages", value)
-    with commands.OtherProcess("tensorflow", env=environment) as process:
-        done = process.call("tff_reg.commands.run", "--process=anchor")
-    assert done.returncode == 2
-    # First the warning that nothing but this is stopped by.
-    *_, line = done.stderr.splitlines()
-    assert words in line and line.startswith("bin/run: ")
