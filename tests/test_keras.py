@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests import commands
-from tff_reg import analysis, experiment, models, seam, training
+from tff_reg import experiment, models, seam, training
 from tff_reg.lazy import keras
 
 IS_TODAY = tf.__version__ > "2.16"
@@ -69,10 +69,6 @@ def _model(keras_3):
     return keras_3.Sequential([keras_3.Input([4]), keras_3.layers.Dense(3)])
 
 
-def _build_regularized(keras_3):
-    training.build_regularized(lambda: _model(keras_3), [], training.build_sgd(0.1))
-
-
 def _central_evaluation(keras_3):
     images = np.zeros((2, 4), np.float32)
     experiment.CentralEvaluation(lambda: _model(keras_3), images, np.zeros(2, int))
@@ -80,10 +76,10 @@ def _central_evaluation(keras_3):
 
 DOORS = {
     "LearningModel": lambda keras_3: models.LearningModel(_model(keras_3)),
-    "model_fn": lambda keras_3: training.build_regularized(
-        _model(keras_3), [], training.build_sgd(0.1)
+    "model_fn": lambda keras_3: training.build("fedavg", _model(keras_3)),
+    "what model_fn makes": lambda keras_3: training.build(
+        "fedavg", lambda: _model(keras_3)
     ),
-    "what model_fn makes": _build_regularized,
     "CentralEvaluation": _central_evaluation,
 }
 
@@ -105,26 +101,6 @@ def test_layers_of_two_kerases_are_no_network():
         models.from_keras_blocks(
             [keras_3.layers.Flatten(), keras.layers.Dense(3)], input_shape=(2, 2, 1)
         )
-
-
-@needs_keras_3
-def test_a_hessian_of_either_keras_is_the_same():
-    import keras as keras_3  # noqa: PLC0415
-
-    generator = np.random.default_rng(0)
-    weights = [generator.normal(size=s).astype(np.float32) for s in ((4, 3), (3,))]
-    batch = generator.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 3
-    found = []
-    for each in (keras, keras_3):
-        model = _model(each)
-        model.set_weights(weights)
-        values = analysis.top_eigenvalues(model, batch, 2)
-        found.append(values[0] if isinstance(values, tuple) else values)
-        singular = analysis.spectra.classifier_singular_values(model)
-        np.testing.assert_allclose(
-            singular, np.linalg.svd(weights[0], compute_uv=False), rtol=1e-5
-        )
-    np.testing.assert_allclose(np.asarray(found[0]), np.asarray(found[1]), rtol=1e-5)
 
 
 @needs_keras_3

@@ -72,8 +72,8 @@ def in_a_line(model, x, y) -> None:
 
 
 def analyse(model, examples) -> None:
-    pairs = analysis.top_eigenvalues(model, examples, k=3)
-    analysis.top_eigenvalues(model, k=3)  # wrong
-    analysis.top_eigenvalues(model, examples, 3, 4)  # wrong
+    pairs = analysis.Hessian(model, examples).top_eigenvalues(k=3)
+    analysis.Hessian(model)  # wrong
+    analysis.Hessian(model, examples).top_eigenvalues(3, 4)  # wrong
     print(pairs.values)
     analysis.Hessian(model, examples, batchsize=3)  # wrong

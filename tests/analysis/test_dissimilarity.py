@@ -54,31 +54,19 @@ def test_gradients_by_hand():
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        analysis.hessian_dissimilarity,
-        analysis.published_hessian_dissimilarity,
-        analysis.gradient_agreement,
-    ],
-)
-@pytest.mark.parametrize(
-    "vectors,words",
+    "vectors, words",
     [
         ([[1.0, 2.0]], "at least two clients"),
-        ([[1.0, 2.0], [1.0]], "of one size"),
-        ([1.0, 2.0], "of one size"),
         ([[1.0, 2.0], [0.0, 0.0]], "client 1 .* no direction"),
         ([[1.0, np.nan], [1.0, 0.0]], "client 0 .* no direction"),
     ],
 )
-def test_wrong_vectors_give_one_sentence(function, vectors, words):
+def test_wrong_vectors_give_one_sentence(vectors, words):
     with pytest.raises(ValueError, match=words):
-        function(vectors)
+        analysis.gradient_agreement(vectors)
 
 
-def test_wrong_standard_errors_give_one_sentence():
-    diagonals = [[1.0, 2.0], [2.0, 1.0]]
-    with pytest.raises(ValueError, match="standard_errors must have"):
-        analysis.hessian_dissimilarity(diagonals, [[1.0], [1.0]])
+def test_diagonals_below_their_noise_have_no_direction():
+    errors = [[0.1, 0.1], [9.0, 9.0]]
     with pytest.raises(ValueError, match="standard errors: it has no direction"):
-        analysis.hessian_dissimilarity(diagonals, [[0.1, 0.1], [9.0, 9.0]])
+        analysis.hessian_dissimilarity([[1.0, 2.0], [2.0, 1.0]], errors)

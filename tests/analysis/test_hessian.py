@@ -36,6 +36,12 @@ def _case():
     return model, examples, exact_hessian(model, examples)
 
 
+@pytest.fixture(name="curvature", scope="module")
+def _curvature(case):
+    """Tests share it, so that its products are traced once."""
+    return hessian.Hessian(*case[:2])
+
+
 def by_magnitude(values):
     return values[np.argsort(-np.abs(values))]
 
@@ -44,55 +50,56 @@ def full_matrix(curvature):
     return np.stack([curvature.product(unit) for unit in np.eye(curvature.size)])
 
 
-def test_products_are_those_of_the_exact_hessian(case):
-    model, examples, exact = case
-    curvature = hessian.Hessian(model, examples)
+def test_products_are_those_of_the_exact_hessian(case, curvature):
+    model, _, exact = case
     np.testing.assert_allclose(full_matrix(curvature), exact, atol=1e-12)
     vector = np.random.default_rng(3).normal(size=curvature.size)
-    as_list = hessian.hessian_vector_product(
-        model, examples, curvature.unflatten(vector)
-    )
+    as_list = curvature.product(curvature.unflatten(vector))
     assert [a.shape for a in as_list] == [v.shape for v in model.trainable_variables]
     flat = np.concatenate([a.ravel() for a in as_list])
     np.testing.assert_allclose(flat, exact @ vector, atol=1e-12)
 
 
-def test_float32_is_near(case):
-    _, examples, exact = case
-    model = small.perceptron("float32")
-    vector = np.random.default_rng(3).normal(size=len(exact))
-    product = hessian.hessian_vector_product(
-        model, (examples[0].astype(np.float32), examples[1]), vector
-    )
-    assert product.dtype == np.float64
-    expected = exact @ vector
-    assert np.linalg.norm(product - expected) < 1e-5 * np.linalg.norm(expected)
+def _forms(model, x, y):
+    """By name: a model, its data, the options, and the product's relative error."""
+    hidden, logits = model.layers
+    network = models.from_keras_blocks([hidden, logits], input_shape=[5])
+    keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    batched = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(11).batch(4)
+    of_batch = lambda batch: small.cross_entropy(model, *batch)  # noqa: E731
+    variables = dict(variables=model.trainable_variables)
+    return {
+        "float32": (small.perceptron("float32"), (x.astype(np.float32), y), {}, 1e-5),
+        "batches of 1": (model, (x, y), dict(batch_size=1), 1e-12),
+        "batches of 4": (model, (x, y), dict(batch_size=4), 1e-12),
+        "one batch": (model, (x, y), dict(batch_size=64), 1e-12),
+        "a mapping": (model, dict(x=x, y=y, key=np.zeros([2])), {}, 1e-12),
+        "a list": (model, [(x[:5], y[:5]), (x[5:], y[5:])], {}, 1e-12),
+        "mappings": (
+            model,
+            [dict(x=x[:5], y=y[:5]), dict(x=x[5:], y=y[5:])],
+            {},
+            1e-12,
+        ),
+        "a data set": (model, batched, {}, 1e-12),
+        "a column of labels": (model, (x, y[:, None].astype(np.int64)), {}, 1e-12),
+        "a BlockModel": (network, (x, y), {}, 1e-12),
+        "a LearningModel": (models.LearningModel(network), (x, y), {}, 1e-12),
+        "a function": (of_batch, (x, y), variables, 1e-12),
+        "Keras's loss": (model, (x, y), dict(loss_fn=keras_loss), 1e-12),
+    }
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 11, 64])
-def test_mini_batches_equal_the_whole_batch(case, batch_size):
+@pytest.mark.parametrize("form", _forms(small.perceptron(), *small.make_examples()))
+def test_all_forms_of_models_data_and_losses_agree(case, form):
     model, examples, exact = case
-    curvature = hessian.Hessian(model, examples, batch_size=batch_size)
-    assert curvature.num_examples == 11
-    vector = np.random.default_rng(4).normal(size=curvature.size)
-    np.testing.assert_allclose(curvature.product(vector), exact @ vector, atol=1e-12)
-
-
-def test_all_forms_of_data_agree(case):
-    model, (x, y), exact = case
-    vector = np.random.default_rng(5).normal(size=len(exact))
-    shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(11).batch(4)
-    forms = [
-        (x, y),
-        dict(x=x, y=y, key=np.zeros([2])),
-        [(x[:5], y[:5]), (x[5:], y[5:])],
-        [dict(x=x[:5], y=y[:5]), dict(x=x[5:], y=y[5:])],
-        shuffled,
-        (x, y[:, np.newaxis].astype(np.int64)),
-    ]
-    for data in forms:
-        product = hessian.hessian_vector_product(model, data, vector)
-        np.testing.assert_allclose(product, exact @ vector, atol=1e-12)
+    model, data, options, tolerance = _forms(model, *examples)[form]
+    found = hessian.Hessian(model, data, **options)
+    assert found.num_examples == 11
+    vector = np.random.default_rng(4).normal(size=found.size)
+    product, expected = found.product(vector), exact @ vector
+    assert product.dtype == np.float64
+    assert np.linalg.norm(product - expected) < tolerance * np.linalg.norm(expected)
 
 
 def test_a_shuffled_data_set_is_read_once(case):
@@ -102,30 +109,6 @@ def test_a_shuffled_data_set_is_read_once(case):
     assert curvature.num_examples == 4
     vector = np.ones(curvature.size)
     np.testing.assert_array_equal(curvature.product(vector), curvature.product(vector))
-
-
-def test_keras_model_block_model_learning_model_and_loss_function_agree(case):
-    keras_model, (x, y), exact = case
-    hidden, logits = keras_model.layers
-    network = models.from_keras_blocks([hidden, logits], input_shape=[5])
-    keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    forms = [
-        (keras_model, {}, 1e-12),
-        (network, {}, 1e-12),
-        (models.LearningModel(network), {}, 1e-12),
-        (
-            lambda batch: small.cross_entropy(keras_model, *batch),
-            dict(variables=keras_model.trainable_variables),
-            1e-12,
-        ),
-        (keras_model, dict(loss_fn=keras_loss), 1e-12),
-    ]
-    vector = np.random.default_rng(6).normal(size=len(exact))
-    for model, options, tolerance in forms:
-        product = hessian.hessian_vector_product(
-            model, (x, y), vector, batch_size=4, **options
-        )
-        np.testing.assert_allclose(product, exact @ vector, atol=tolerance)
 
 
 def test_another_loss_and_some_of_the_variables(case):
@@ -168,9 +151,9 @@ def test_loss_and_gradient(case):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_top_eigenvalues(case, k):
-    model, examples, exact = case
-    pairs = hessian.top_eigenvalues(model, examples, k)
+def test_top_eigenvalues(case, curvature, k):
+    exact = case[2]
+    pairs = curvature.top_eigenvalues(k)
     expected = by_magnitude(np.linalg.eigvalsh(exact))[:k]
     np.testing.assert_allclose(pairs.values, expected, rtol=1e-4)
     assert np.all(pairs.errors <= 1e-4 * np.abs(expected))
@@ -181,9 +164,8 @@ def test_top_eigenvalues(case, k):
         assert residual < 2e-3 * abs(value)
 
 
-def test_lanczos_finds_all_eigenvalues_and_needs_few_products_for_one(case):
-    model, examples, exact = case
-    curvature = hessian.Hessian(model, examples)
+def test_lanczos_finds_all_eigenvalues_and_needs_few_products_for_one(case, curvature):
+    exact = case[2]
     pairs = curvature.top_eigenvalues(len(exact))
     expected = by_magnitude(np.linalg.eigvalsh(exact))
     np.testing.assert_allclose(pairs.values, expected, atol=1e-10)
@@ -202,14 +184,12 @@ def test_all_copies_of_a_multiple_eigenvalue_are_found():
         turned = tf.linalg.matvec(rotation, w)
         return tf.reduce_mean(batch) * tf.reduce_sum(scales * turned**2) / 2
 
-    pairs = hessian.top_eigenvalues(loss, [np.ones(2)], 10, variables=[w])
+    pairs = hessian.Hessian(loss, [np.ones(2)], variables=[w]).top_eigenvalues(10)
     np.testing.assert_allclose(pairs.values, scales[:10], rtol=1e-4)
     np.testing.assert_allclose(pairs.vectors @ pairs.vectors.T, np.eye(10), atol=1e-4)
 
 
-def test_says_when_it_did_not_converge(case, caplog):
-    model, examples, _ = case
-    curvature = hessian.Hessian(model, examples)
+def test_says_when_it_did_not_converge(curvature, caplog):
     with caplog.at_level(logging.WARNING, "absl"):
         curvature.top_eigenvalues(2, max_iterations=3)
     assert "raise max_iterations" in caplog.text
@@ -238,16 +218,14 @@ def test_trace(case):
     assert fewer.standard_error > tolerance * fewer.mean
 
 
-def test_standard_error_of_the_trace_is_that_of_the_exact_variance(case):
-    model, examples, exact = case
-    estimate = hessian.trace(model, examples, tolerance=1e-9, max_samples=400)
-    expected = standard_error_of_trace(exact, 400)
+def test_standard_error_of_the_trace_is_that_of_the_exact_variance(case, curvature):
+    estimate = curvature.trace(tolerance=1e-9, max_samples=400)
+    expected = standard_error_of_trace(case[2], 400)
     np.testing.assert_allclose(estimate.standard_error, expected, rtol=0.15)
 
 
-def test_diagonal(case):
-    model, examples, exact = case
-    curvature = hessian.Hessian(model, examples)
+def test_diagonal(case, curvature):
+    exact = case[2]
     found = curvature.diagonal(exact=True)
     np.testing.assert_allclose(found.values, np.diag(exact), atol=1e-12)
     assert not np.any(found.standard_errors) and found.samples == curvature.size
@@ -260,9 +238,9 @@ def test_diagonal(case):
     np.testing.assert_allclose(errors, expected, rtol=0.3)
 
 
-def test_spectral_density(case):
-    model, examples, exact = case
-    spectrum = hessian.spectral_density(model, examples, samples=40)
+def test_spectral_density(case, curvature):
+    exact = case[2]
+    spectrum = curvature.spectral_density(samples=40)
     grid, density = spectrum
     np.testing.assert_allclose(integrate.trapezoid(density, grid), 1, atol=1e-6)
     np.testing.assert_allclose(np.sum(spectrum.weights), 1, rtol=1e-12)
@@ -277,11 +255,8 @@ def test_spectral_density(case):
         assert abs(moment - np.trace(matrix) / len(exact)) < 3 * error
 
 
-def test_spectral_density_is_the_mean_over_gaussians(case):
-    model, examples, _ = case
-    spectrum = hessian.spectral_density(
-        model, examples, samples=2, steps=5, relative_width=0.05
-    )
+def test_spectral_density_is_the_mean_over_gaussians(curvature):
+    spectrum = curvature.spectral_density(samples=2, steps=5, relative_width=0.05)
     assert len(spectrum.nodes) == 10
     np.testing.assert_allclose(spectrum.width, 0.05 * np.ptp(spectrum.nodes))
     at = len(spectrum.grid) // 3
@@ -293,9 +268,8 @@ def test_spectral_density_is_the_mean_over_gaussians(case):
     np.testing.assert_allclose(spectrum.density[at], expected, rtol=1e-10)
 
 
-def test_parts_are_the_diagonal_blocks(case):
-    model, examples, exact = case
-    curvature = hessian.Hessian(model, examples)
+def test_parts_are_the_diagonal_blocks(case, curvature):
+    exact = case[2]
     ends = np.cumsum([0, 20, 4, 12, 3])
     blocks = {"hidden": slice(0, 24), "logits": slice(24, 39)}
     variables = dict(
@@ -329,23 +303,18 @@ def test_parts_are_the_diagonal_blocks(case):
             )
 
 
-def test_parts_as_lists_of_variables(case):
-    model, examples, exact = case
+def test_parts_as_lists_of_variables(case, curvature):
+    model, _, exact = case
     w1, b1, w2, b2 = model.trainable_variables
     where = np.r_[36:39, 0:20]
-    first, second = hessian.top_eigenvalues(
-        model, examples, 1, parts=[[b2, w1], [b1, w2]]
-    )
+    first, second = curvature.top_eigenvalues(1, parts=[[b2, w1], [b1, w2]])
     block = exact[np.ix_(where, where)]
     expected = by_magnitude(np.linalg.eigvalsh(block))[0]
     np.testing.assert_allclose(first.values[0], expected, rtol=1e-4)
     assert first.vectors.shape == (1, 23) and second.vectors.shape == (1, 16)
 
 
-def test_seeds(case):
-    model, examples, _ = case
-    curvature = hessian.Hessian(model, examples)
-
+def test_seeds(curvature):
     def measure(seed):
         return (
             curvature.trace(seed=seed, max_samples=12).mean,
@@ -358,12 +327,6 @@ def test_seeds(case):
     tf.random.set_seed(5)
     assert measure(0) == first
     assert all(a != b for a, b in zip(first, other))
-
-
-def test_progress_is_drawn(case, capsys):
-    model, examples, _ = case
-    hessian.trace(model, examples, progress=True, max_samples=10, tolerance=1e-9)
-    assert "10/10" in capsys.readouterr().err
 
 
 def test_a_linear_loss_has_zeros():

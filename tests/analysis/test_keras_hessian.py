@@ -61,8 +61,11 @@ def _ends(keras):
     }
 
 
-@pytest.mark.parametrize("how", ["loss_fn", "compiled", "neither"])
-@pytest.mark.parametrize("end", _ends(keras_zoo.KERASES["keras 2"]))
+CASES = [(end, "neither") for end in _ends(keras_zoo.KERASES["keras 2"])]
+CASES += [("logits", "compiled"), ("softmax", "compiled"), ("softmax", "loss_fn")]
+
+
+@pytest.mark.parametrize("end, how", CASES)
 def test_it_is_of_the_loss_that_keras_computes(keras, end, how):
     layers, is_softmax = _ends(keras)[end]
     model = _made(keras, *layers)
@@ -106,9 +109,10 @@ def test_variables_are_chosen_as_the_model_has_them(keras):
         found = analysis.Hessian(model, (X, Y), variables=[variable])
         matrix = np.stack([found.product(unit) for unit in np.eye(9)])
         np.testing.assert_allclose(matrix, expected, rtol=1e-3, atol=1e-4)
-    names = list(analysis.trace(model, (X, Y), max_samples=2, parts="variable"))
+    whole = analysis.Hessian(model, (X, Y))
+    names = list(whole.trace(max_samples=2, parts="variable"))
     assert [name.split("/")[-1] for name in names] == ["kernel", "bias"] * 2
-    assert len(analysis.trace(model, (X, Y), max_samples=2, parts="block")) == 2
+    assert len(whole.trace(max_samples=2, parts="block")) == 2
 
 
 def test_a_variable_that_the_loss_does_not_reach_is_refused(keras):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,31 +41,14 @@ def _head(keras, x):
     return keras.layers.Dense(CLASSES, name="head")(x)
 
 
-def _sequential(keras):
-    L = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 3)),
-            L.Conv2D(4, 3, padding="same", use_bias=False),
-            L.BatchNormalization(),
-            L.ReLU(),
-            L.MaxPooling2D(),
-            L.Conv2D(6, 3, activation="relu"),
-            L.Flatten(),
-            L.Dense(CLASSES, activation="softmax"),
-        ]
-    )
+def _stack(make):
+    """A Sequential model of the layers that `make` lists."""
+    return lambda keras: keras.Sequential([keras.Input((8, 8, 3)), *make(keras.layers)])
 
 
 def _not_built(keras):
     L = keras.layers
     return keras.Sequential([L.Flatten(), L.Dense(5, "tanh"), L.Dense(CLASSES)])
-
-
-def _softmax_layer(keras):
-    L = keras.layers
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES), L.Softmax()]
-    return keras.Sequential(layers)
 
 
 def _residual(keras):
@@ -293,27 +275,10 @@ def _containers(keras):
     return Network()
 
 
-def _spectral(keras):
-    """A layer that sets a trained weight while it is called."""
-    L = keras.layers
-    conv = L.SpectralNormalization(L.Conv2D(4, 3))
-    return keras.Sequential(
-        [keras.Input((8, 8, 3)), conv, L.Flatten(), L.Dense(CLASSES)]
-    )
-
-
-def _regularised_softmax(keras):
-    L = keras.layers
-    last = L.Dense(CLASSES, activation="softmax", activity_regularizer="l2")
-    return keras.Sequential([keras.Input((8, 8, 3)), L.Flatten(), last])
-
-
-def _reshaped_softmax(keras):
-    """What returns probabilities may end in any layer."""
-    L = keras.layers
-    softmax = L.Dense(CLASSES, activation="softmax")
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), softmax, L.Reshape((CLASSES,))]
-    return keras.Sequential(layers)
+def _nested_last(keras):
+    """Its last layer is inside of another."""
+    last = keras.Sequential([keras.Input((4,)), keras.layers.Dense(CLASSES)])
+    return _stack(lambda L: [L.Flatten(), L.Dense(4, "relu"), last])(keras)
 
 
 def _mean_of_softmaxes(keras):
@@ -331,19 +296,6 @@ def _own_softmax(keras):
 
     L = keras.layers
     layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES), Cold()]
-    return keras.Sequential(layers)
-
-
-def _softmax_of_softmax(keras):
-    L = keras.layers
-    softmax = L.Dense(CLASSES, activation="softmax")
-    return keras.Sequential([keras.Input((8, 8, 3)), L.Flatten(), softmax, L.Softmax()])
-
-
-def _sigmoid(keras):
-    """Its outputs are taken as logits."""
-    L = keras.layers
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES, "sigmoid")]
     return keras.Sequential(layers)
 
 
@@ -383,26 +335,6 @@ def _subclassed_without_training(keras):
     return Network()
 
 
-def _pooled_last(keras):
-    """Its last layer is no `Dense`."""
-    L = keras.layers
-    layers = [L.Conv2D(4, 3, activation="relu"), L.Conv2D(CLASSES, 1)]
-    ends = L.GlobalAveragePooling2D()
-    return keras.Sequential([keras.Input((8, 8, 3)), *layers, ends])
-
-
-def _nested_last(keras, is_spectral=False):
-    """Its last layer is inside of another."""
-    L = keras.layers
-    last = L.Dense(CLASSES)
-    if is_spectral:
-        last = L.SpectralNormalization(last)
-    else:
-        last = keras.Sequential([keras.Input((4,)), last])
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(4, "relu"), last]
-    return keras.Sequential(layers)
-
-
 def _random(keras):
     L = keras.layers
     inputs = keras.Input((8, 8, 3))
@@ -413,9 +345,20 @@ def _random(keras):
 
 
 NETWORKS = {
-    "sequential": Entry(_sequential),
+    "sequential": Entry(
+        _stack(
+            lambda L: [
+                L.Conv2D(4, 3, padding="same", use_bias=False),
+                *(L.BatchNormalization(), L.ReLU(), L.MaxPooling2D()),
+                *(L.Conv2D(6, 3, activation="relu"), L.Flatten()),
+                L.Dense(CLASSES, activation="softmax"),
+            ]
+        )
+    ),
     "sequential, not built": Entry(_not_built, IMAGE),
-    "softmax as a layer": Entry(_softmax_layer),
+    "softmax as a layer": Entry(
+        _stack(lambda L: [L.Flatten(), L.Dense(CLASSES), L.Softmax()])
+    ),
     "residual": Entry(_residual),
     "residual by +": Entry(_residual_by_plus),
     "U-Net": Entry(_u_net),
@@ -439,32 +382,66 @@ NETWORKS = {
     "sub-classed": Entry(_subclassed, IMAGE),
     "sub-classed, no training argument": Entry(_subclassed_without_training, IMAGE),
     "containers": Entry(_containers, IMAGE),
-    "spectral normalization": Entry(_spectral),
-    "pooled last": Entry(_pooled_last),
+    # A layer that sets a trained weight while it is called.
+    "spectral normalization": Entry(
+        _stack(
+            lambda L: [
+                L.SpectralNormalization(L.Conv2D(4, 3)),
+                *(L.Flatten(), L.Dense(CLASSES)),
+            ]
+        )
+    ),
+    # Its last layer is no `Dense`.
+    "pooled last": Entry(
+        _stack(
+            lambda L: [
+                L.Conv2D(4, 3, activation="relu"),
+                *(L.Conv2D(CLASSES, 1), L.GlobalAveragePooling2D()),
+            ]
+        )
+    ),
     "nested last layer": Entry(_nested_last),
-    "spectral last layer": Entry(functools.partial(_nested_last, is_spectral=True)),
-    "softmax of a regularised layer": Entry(_regularised_softmax),
-    "softmax, then Reshape": Entry(_reshaped_softmax),
+    "spectral last layer": Entry(
+        _stack(
+            lambda L: [
+                *(L.Flatten(), L.Dense(4, "relu")),
+                L.SpectralNormalization(L.Dense(CLASSES)),
+            ]
+        )
+    ),
+    "softmax of a regularised layer": Entry(
+        _stack(
+            lambda L: [
+                L.Flatten(),
+                L.Dense(CLASSES, "softmax", activity_regularizer="l2"),
+            ]
+        )
+    ),
+    # What returns probabilities may end in any layer.
+    "softmax, then Reshape": Entry(
+        _stack(
+            lambda L: [L.Flatten(), L.Dense(CLASSES, "softmax"), L.Reshape((CLASSES,))]
+        )
+    ),
     "mean of two softmaxes": Entry(_mean_of_softmaxes),
     "own softmax": Entry(_own_softmax),
-    "softmax of a softmax": Entry(_softmax_of_softmax),
-    "sigmoid": Entry(_sigmoid),
+    "softmax of a softmax": Entry(
+        _stack(lambda L: [L.Flatten(), L.Dense(CLASSES, "softmax"), L.Softmax()])
+    ),
+    # Its outputs are taken as logits.
+    "sigmoid": Entry(_stack(lambda L: [L.Flatten(), L.Dense(CLASSES, "sigmoid")])),
     "dropout and noise": Entry(_random),
 }
 
+# By name, the side of the smallest image.
 APPLICATIONS = {
-    "MobileNet": 32,
-    "MobileNetV2": 32,
-    "MobileNetV3Small": 32,
-    "ResNet50": 32,
-    "ResNet50V2": 32,
-    "DenseNet121": 32,
-    "EfficientNetB0": 32,
-    "EfficientNetV2B0": 32,
-    "VGG16": 32,
+    **dict.fromkeys(("MobileNet", "MobileNetV2", "MobileNetV3Small"), 32),
+    **dict.fromkeys(("ResNet50", "ResNet50V2", "DenseNet121"), 32),
+    **dict.fromkeys(
+        ("EfficientNetB0", "EfficientNetV2B0", "VGG16", "NASNetMobile"), 32
+    ),
     "Xception": 71,
     "InceptionV3": 75,
-    "NASNetMobile": 32,
 }
 
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import forward, plain_cnns
+from tff_reg.models import forward
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 
@@ -111,31 +111,11 @@ def _normalized(x):
     return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
 
 
-def test_projected_statistics_are_kept_and_evaluated_with():
-    network = _network("resnet8", "univarfl", norm="group")
-    mean, variance = network.non_trainable_variables
-
-    @tf.function
-    def train():
-        network(_images(), forward.ForwardPass(training=True))
-
-    for _ in range(200):
-        train()
-    hidden = network(_images(), TRAIN)
-    assert np.abs(mean).max() > 1e-3
-    # With four examples the stored variance is 4/3 of the batch's own.
-    variance.assign(variance * 3 / 4)
-    evaluated = network(_images())
-    np.testing.assert_allclose(evaluated.logits, hidden.logits, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("projector", ["moon", "univarfl"])
-@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
-def test_projectors_run_below_full_width(projector, norm):
-    network = _network("resnet8", projector, norm=norm)
-    static = network(_images(), forward.ForwardPass(training=True, width=0.5))
-    features = network.blocks[-1].extract(static.block_outputs[-2], TRAIN)
-    assert features.shape == [4, 32]
+def test_projectors_run_below_full_width_and_leave_their_statistics(projector):
+    network = _network("resnet8", projector)
+    half = forward.ForwardPass(training=True, width=0.5)
+    static = network(_images(), half)
     assert static.embedding.shape == network(_images()).embedding.shape
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.float64)])
@@ -146,30 +126,11 @@ def test_projectors_run_below_full_width(projector, norm):
 
     got = run(tf.constant(0.5, tf.float64))
     np.testing.assert_allclose(got, static.logits, rtol=1e-9, atol=1e-12)
-    if projector == "univarfl":
-        for variable in network.blocks[-1].non_trainable_variables:
-            assert np.ptp(variable.numpy()) == 0
-
-
-@pytest.mark.parametrize("projector", ["moon", "univarfl"])
-def test_gradients_reach_every_variable(projector):
-    network = _network("resnet8", projector)
-    with tf.GradientTape() as tape:
-        logits = network(_images(), TRAIN).logits
-        loss = tf.reduce_sum(logits * tf.range(5, dtype=tf.float64))
-    variables = network.trainable_variables
-    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
-        largest = np.abs(gradient).max()
-        if projector == "univarfl" and variable.name.endswith("dense1/bias:0"):
-            # Batch norm takes it away again.
-            assert largest < 1e-10
-        else:
-            assert largest > 1e-6, variable.name
+    for variable in network.blocks[-1].non_trainable_variables:
+        assert np.ptp(variable.numpy()) == 0
 
 
 def test_unknown_projectors_are_named():
     asked = dict(num_classes=3, projector="simclr")
     with pytest.raises(ValueError, match="Unknown projector 'simclr'.*none, moon, uni"):
         models.build_model_fn("cnn", image_shape=(8, 8, 1), **asked)
-    with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
-        plain_cnns.cnn(input_shape=(8, 8, 1), norm="none", **asked)

@@ -9,78 +9,59 @@ import tensorflow as tf
 from tests.models import keras_zoo
 from tff_reg import models
 
-VECTOR, COLUMN = tf.TensorSpec([None]), tf.TensorSpec([None, 1])
-# By case: the loss, its weights and the labels' spec.
-LOSSES = {
-    "labels without the last axis": ("mse", None, VECTOR),
-    "whole numbers as labels": (
-        "binary_crossentropy",
-        None,
-        tf.TensorSpec([None], tf.int32),
-    ),
-    "one for all outputs": ("mse", None, (COLUMN, COLUMN)),
-    "by name": ({"a": "mse", "b": "mae"}, None, (COLUMN, COLUMN)),
-    "weights by name": (["mse", "mae"], {"b": 0.5, "a": 2.0}, (COLUMN, COLUMN)),
-    "of one output": (["mse", None], None, (COLUMN, COLUMN)),
-    "the weight of the one output": ("mse", [3.0], COLUMN),
-    "one weight": ("mse", 3.0, COLUMN),
-}
 
-
-@pytest.mark.parametrize("what", LOSSES)
-def test_a_compiled_loss_is_what_keras_evaluates(keras, what):
-    loss, loss_weights, spec = LOSSES[what]
+def _two(keras, names=("a", "b"), activation=None):
+    """Inputs, and an output of one number for each name."""
     inputs = keras.Input((5,))
-    outputs = [keras.layers.Dense(1, "sigmoid", name=name)(inputs) for name in "ab"]
-    model = keras.Model(inputs, outputs if isinstance(spec, tuple) else outputs[0])
-    model.compile(loss=loss, loss_weights=loss_weights)
-    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
-    y = tf.nest.map_structure(
-        lambda s: (
-            np.random.default_rng(2)
-            .integers(0, 2, (6, *s.shape[1:]))
-            .astype(s.dtype.as_numpy_dtype)
-        ),
-        spec,
-    )
-    labels = list(y) if isinstance(spec, tuple) else y
-    expected = np.ravel(model.evaluate(x, labels, verbose=0))[0]
-    learned = models.from_keras(model, label_spec=spec)()
-    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    made = [keras.layers.Dense(1, activation, name=name)(inputs) for name in names]
+    return inputs, made
 
 
-@pytest.mark.parametrize("is_function", [False, True])
-def test_what_a_mask_leaves_out_is_left_out_of_a_compiled_loss(keras, is_function):
-    L = keras.layers
-    inputs = keras.Input((4,), dtype="int32")
-    x = L.GRU(3, return_sequences=True)(L.Embedding(9, 3, mask_zero=True)(inputs))
-    model = keras.Model(inputs, L.Dense(1)(x))
-    loss = (lambda y, z: tf.reduce_mean(tf.abs(y - z), -1)) if is_function else "mse"
-    model.compile(loss=loss)
-    x = np.array([[1, 2, 0, 0], [3, 4, 5, 0]], np.int32)
-    y = keras_zoo.batch(tf.TensorSpec([None, 4, 1]), 2, 1)
-    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
-    learned = models.from_keras(model)()
-    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+def _several(loss, loss_weights=None):
+    def build(keras):
+        model = keras.Model(*_two(keras))
+        model.compile(loss=loss, loss_weights=loss_weights)
+        return model
+
+    return build
 
 
-def test_losses_in_a_list_are_of_the_names_of_outputs_in_order(keras):
-    inputs = keras.Input((5,))
+def _one(loss, loss_weights=None, activation=None):
+    def build(keras):
+        inputs, (output, _) = _two(keras, activation=activation)
+        model = keras.Model(inputs, output)
+        model.compile(loss=loss, loss_weights=loss_weights)
+        return model
+
+    return build
+
+
+def _named(keras):
+    """A list of losses is of the outputs' names in order."""
     names = ("size", "kind")
-    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in names}
-    model = keras.Model(inputs, outputs)
+    inputs, outputs = _two(keras, names)
+    model = keras.Model(inputs, dict(zip(names, outputs)))
     model.compile(loss=["mse", "mae"])
-    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
-    y = dict.fromkeys(names, x[:, :1] * 3)
-    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
-    learned = models.from_keras(model)()
-    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    return model
 
 
-def test_a_users_kind_of_cross_entropy_is_not_taken_for_keras_own(keras):
+def _masked(loss):
+    """What a mask leaves out is left out."""
+
+    def build(keras):
+        L = keras.layers
+        inputs = keras.Input((4,), dtype="int32")
+        x = L.GRU(3, return_sequences=True)(L.Embedding(2, 3, mask_zero=True)(inputs))
+        model = keras.Model(inputs, L.Dense(1)(x))
+        model.compile(loss=loss)
+        return model
+
+    return build
+
+
+def _own_kind(keras):
+    """Not taken for Keras's own cross-entropy."""
+
     class Twice(keras.losses.SparseCategoricalCrossentropy):
         def call(self, y_true, y_pred):
             return 2 * super().call(y_true, y_pred)
@@ -88,11 +69,47 @@ def test_a_users_kind_of_cross_entropy_is_not_taken_for_keras_own(keras):
     inputs = keras.Input((5,))
     model = keras.Model(inputs, keras.layers.Dense(3)(inputs))
     model.compile(loss=Twice(from_logits=True))
-    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
-    y = np.arange(6, dtype=np.int32) % 3
-    learned = models.from_keras(model, label_spec=tf.TensorSpec([None], tf.int32))()
+    return model
+
+
+VECTOR, WHOLE = tf.TensorSpec([None]), tf.TensorSpec([None], tf.int32)
+# By case: the model, and the labels' spec if it is not the outputs'.
+LOSSES = {
+    "labels without the last axis": (_one("mse"), VECTOR),
+    "whole numbers": (_one("binary_crossentropy", None, "sigmoid"), WHOLE),
+    "one for all outputs": (_several("mse"), None),
+    "by name": (_several({"a": "mse", "b": "mae"}), None),
+    "weights by name": (_several(["mse", "mae"], {"b": 0.5, "a": 2.0}), None),
+    "of one output": (_several(["mse", None]), None),
+    "the weight of the one output": (_one("mse", [3.0]), None),
+    "one weight": (_one("mse", 3.0), None),
+    "outputs with names": (_named, None),
+    "masked": (_masked("mse"), None),
+    "a masked function": (
+        _masked(lambda y, z: tf.reduce_mean(tf.abs(y - z), -1)),
+        None,
+    ),
+    "a kind of one's own": (_own_kind, WHOLE),
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_compiled_loss_is_what_keras_evaluates(keras, what):
+    build, label_spec = LOSSES[what]
+    model = build(keras)
+    learned = models.from_keras(model, label_spec=label_spec)()
+    spec = learned.input_spec
+    x = keras_zoo.batch(spec["x"], 6, 1, 2)
+    generator = np.random.default_rng(2)
+
+    def zeros_and_ones(s):
+        values = generator.integers(0, 2, (6, *s.shape[1:]))
+        return values.astype(s.dtype.as_numpy_dtype)
+
+    y = tf.nest.map_structure(zeros_and_ones, spec["y"])
+    labels = list(y) if isinstance(y, tuple) else y
+    expected = np.ravel(model.evaluate(x, labels, verbose=0))[0]
     found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
-    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
     np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
 
 

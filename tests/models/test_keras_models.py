@@ -259,14 +259,10 @@ def test_blocks_can_be_named(keras):
     assert network.block_names == ["stage1", "stage2", "classifier"]
     with pytest.raises(ValueError, match=r"can end at \['stage3'\].* stem, stage1"):
         models.from_keras(model, blocks=["stage1", "stage3"])
-
-
-def test_blocks_of_a_model_without_a_graph_are_refused(keras):
     entry = keras_zoo.NETWORKS["sub-classed"]
+    options = dict(input_spec=entry.input_spec, blocks=["conv2d"])
     with pytest.raises(ValueError, match="shows no graph, so that it has no blocks"):
-        models.from_keras(
-            entry.build(keras), input_spec=entry.input_spec, blocks=["conv2d"]
-        )
+        models.from_keras(entry.build(keras), **options)
 
 
 def test_the_keras_model_comes_back_with_the_weights(keras):

@@ -38,6 +38,8 @@ def test_metrics_are_means_over_examples_of_all_batches():
     np.testing.assert_allclose(values["accuracy"], correct / 7)
     model.reset_metrics()
     assert all(not v.numpy() for v in model.local_variables)
+    empty = learning_model.sparse_cross_entropy(np.zeros(0, int), np.zeros((0, 3)))
+    assert empty == 0.0
 
 
 def test_what_is_no_number_predicts_nothing():
@@ -50,14 +52,7 @@ def test_what_is_no_number_predicts_nothing():
     assert (correct, count) == (1.0, 4.0)
 
 
-def test_cross_entropy_of_an_empty_batch_is_zero():
-    loss = learning_model.sparse_cross_entropy(
-        tf.zeros([0], tf.int32), tf.zeros([0, 3])
-    )
-    assert loss == 0.0
-
-
-@pytest.mark.parametrize("name", ["cnn", "vgg9", "squeezenet"])
+@pytest.mark.parametrize("name", ["cnn", "vgg9"])
 def test_initial_weights_follow_the_seed(name):
     def build(seed):
         options = dict(image_shape=(8, 8, 1), num_classes=3, seed=seed)

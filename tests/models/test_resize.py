@@ -47,16 +47,6 @@ def test_sizes_may_be_known_at_run_time():
     assert resize.experimental_get_tracing_count() == 1
 
 
-def test_static_sizes_stay_static():
-    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 3])])
-    def resize(x):
-        resized = models.resize_bilinear(x, 5, 6)
-        assert resized.shape.as_list() == [None, 5, 6, 3]
-        return resized
-
-    assert resize(tf.zeros([2, 8, 8, 3])).shape == [2, 5, 6, 3]
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_the_same_size_changes_nothing_in_any_type(dtype):
     x = tf.cast(_images(2, 20, 28, 3), dtype)
@@ -81,16 +71,3 @@ def test_gradients_are_those_of_a_linear_map():
     gradient = tape.gradient(value, x)
     # A linear function is its gradient times its argument.
     np.testing.assert_allclose(tf.reduce_sum(gradient * x), value, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "x, size, message",
-    [
-        (tf.zeros([2, 4, 4, 1], tf.uint8), 3, "floating-point images.*uint8"),
-        (tf.zeros([4, 4, 1]), 3, r"of shape \(4, 4, 1\)"),
-        (tf.zeros([2, 4, 4, 1]), 0, "resized to 0 x 0 pixels"),
-    ],
-)
-def test_raises_on_what_are_no_images_or_no_sizes(x, size, message):
-    with pytest.raises(ValueError, match=message):
-        models.resize_bilinear(x, size, size)

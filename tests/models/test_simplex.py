@@ -25,18 +25,14 @@ def test_outputs_of_zero_have_logits_and_gradients():
     assert np.isfinite(tape.gradient(logits, outputs)).all()
 
 
-def _keras_network():
-    return models.from_keras_blocks(
+def test_takes_the_place_of_a_keras_layer():
+    network = models.from_keras_blocks(
         [
             tf.keras.layers.Dense(5, "relu"),
             [tf.keras.layers.Dropout(0.5), tf.keras.layers.Dense(3)],
         ],
         input_shape=[4],
     )
-
-
-def test_takes_the_place_of_a_keras_layer():
-    network = _keras_network()
     network.use_simplex_classifier(None, 2.0)
     shapes = [tuple(v.shape) for v in network.trainable_variables]
     assert shapes == [(4, 5), (5,), (1,), (5, 3), (3,)]
@@ -44,10 +40,5 @@ def test_takes_the_place_of_a_keras_layer():
     outputs = network(tf.ones([2, 4]))
     assert outputs.logits.shape == [2, 3]
     assert float(tf.reduce_max(tf.abs(outputs.logits))) <= 2.0001
-
-
-def test_a_classifier_that_is_not_linear_cannot_be_replaced():
-    network = _keras_network()
-    network.use_simplex_classifier(None, 2.0)
     with pytest.raises(models.MissingCapabilityError, match="cannot be replaced"):
         network.use_simplex_classifier(None, 2.0)

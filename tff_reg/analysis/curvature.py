@@ -182,11 +182,12 @@ class _Measuring:
     @functools.cached_property
     def _hessian(self):
         """The Hessian on the global examples, at the current weights of `_model`."""
-        return hessian_lib.Hessian(self._model, self._global_examples())
-
-    def _global_examples(self):
         settings = self._settings
-        return global_examples(self._run, settings.examples, settings.seed)
+        examples = global_examples(self._run, settings.examples, settings.seed)
+        return self._hessian_on(examples)
+
+    def _hessian_on(self, examples):
+        return hessian_lib.Hessian(self._model, examples, progress=self._progress)
 
     def _own_examples(self, name):
         settings = self._settings
@@ -198,7 +199,6 @@ class _Measuring:
         pairs = self._hessian.top_eigenvalues(
             min(self._settings.eigenvalues, self._hessian.size),
             seed=self._settings.seed,
-            progress=self._progress,
         )
         return {"values": pairs.values.tolist(), "errors": pairs.errors.tolist()}
 
@@ -207,7 +207,6 @@ class _Measuring:
             tolerance=self._settings.trace_tolerance,
             max_samples=self._settings.trace_samples,
             seed=self._settings.seed,
-            progress=self._progress,
         )
         return found._asdict()
 
@@ -215,7 +214,6 @@ class _Measuring:
         found = self._hessian.spectral_density(
             samples=self._settings.density_samples,
             seed=self._settings.seed,
-            progress=self._progress,
         )
         return {"grid": found.grid.tolist(), "density": found.density.tolist()}
 
@@ -290,12 +288,11 @@ class _Measuring:
         weights.assign_weights_to(self._model)
         hessian = self._hessian
         if self._settings.client_examples == "own":
-            hessian = hessian_lib.Hessian(self._model, self._own_examples(name))
+            hessian = self._hessian_on(self._own_examples(name))
         found = hessian.diagonal(
             samples=self._settings.diagonal_samples,
             # Shared random vectors would make the clients' noise alike.
             seed=self._settings.seed + 1 + number,
-            progress=self._progress,
         )
         self._run.weights.assign_weights_to(self._model)
         path.parent.mkdir(exist_ok=True)

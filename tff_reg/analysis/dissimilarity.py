@@ -72,13 +72,7 @@ def hessian_dissimilarity(
     rows = _rows(diagonals, "diagonals")
     squares = np.sum(np.square(rows), axis=1)
     if standard_errors is not None:
-        errors = _rows(standard_errors, "standard_errors")
-        if errors.shape != rows.shape:
-            raise ValueError(
-                "standard_errors must have a number for each of the diagonals' "
-                f"{rows.shape}, but their shape is {errors.shape}."
-            )
-        squares = squares - np.sum(np.square(errors), axis=1)
+        squares = squares - np.sum(np.square(standard_errors), axis=1)
     _check_lengths(squares, "Hessian diagonal")
     norms, cosines = _pairs(rows, np.sqrt(squares))
     return HessianDissimilarity(
@@ -150,12 +144,6 @@ def _rows(vectors: Sequence, name: str) -> np.ndarray:
     rows = [np.asarray(vector, np.float64) for vector in vectors]
     if len(rows) < 2:
         raise ValueError(f"{name} of at least two clients are needed, not {len(rows)}.")
-    shapes = {row.shape for row in rows}
-    if len(shapes) > 1 or rows[0].ndim != 1:
-        raise ValueError(
-            f"{name} must be vectors of one size, but have the shapes "
-            f"{', '.join(map(str, sorted(shapes)))}."
-        )
     return np.stack(rows)
 
 

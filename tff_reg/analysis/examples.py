@@ -28,8 +28,6 @@ class Batch:
 
 def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
     """Converts a caller's data into mini-batches that stay the same."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive, but is {batch_size}.")
     if isinstance(data, tf.data.Dataset):
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UnsuitableDataError(
@@ -76,16 +74,11 @@ def _features_and_labels(values):
     if isinstance(values, collections.abc.Mapping):
         if "x" in values and "y" in values:
             return values["x"], values["y"]
-        found = f"a mapping of {', '.join(map(str, values)) or 'nothing'}"
-    elif isinstance(values, (tuple, list)):
-        if len(values) == 2:
-            return tuple(values)
-        found = f"a sequence of {len(values)}"
-    else:
-        found = f"a {type(values).__name__}"
+    elif isinstance(values, (tuple, list)) and len(values) == 2:
+        return tuple(values)
     raise UnsuitableDataError(
         "A model takes batches of features and labels, a tuple (x, y) or a mapping "
-        f"with 'x' and 'y', but got {found}."
+        f"with 'x' and 'y', but got a {type(values).__name__}."
     )
 
 

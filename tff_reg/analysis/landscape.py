@@ -7,7 +7,6 @@ et al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Optional
@@ -17,7 +16,7 @@ from tff_reg.analysis import hessian
 from tff_reg.data import keys
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
 
-# The purpose of the random numbers; `hessian_matrix` defines the other purposes.
+# The purpose of the random numbers; `hessian` defines the other purposes.
 _DIRECTIONS = 4
 _COLUMN_INCHES, _ROW_INCHES, _DPI = 4.6, 3.9, 150
 _INK, _MUTED = "#222222", "#555555"
@@ -128,66 +127,36 @@ def loss_landscape(
       The `Landscape`. A loss that is not finite is stored as infinity.
 
     Raises:
-      ValueError: If an argument has a wrong shape or is out of range.
+      ValueError: If the number of points is even.
     """
     directions = np.asarray(directions, np.float64)
-    losses = _unknown_losses(points, known)
-    _check_plane(directions, curvature.size, extent, points)
+    if points % 2 == 0:
+        raise ValueError(f"points must be odd, but is {points}.")
+    losses = np.full([points, points], np.nan) if known is None else np.array(known)
+
+    def assign(values):
+        for variable, value in zip(curvature.variables, values):
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype))
+
     coordinates = np.linspace(-extent, extent, points)
     before = [variable.numpy() for variable in curvature.variables]
     weights = np.concatenate([value.ravel() for value in before]).astype(np.float64)
-    with _bar(progress, int(np.sum(np.isnan(losses)))) as step:
+    left = int(np.sum(np.isnan(losses)))
+    options = dict(desc="Landscape", unit="loss", disable=not progress)
+    with tqdm.tqdm(total=left, **options) as bar:
         try:
             for i, second in enumerate(coordinates):
                 for j in np.flatnonzero(np.isnan(losses[i])):
                     shift = coordinates[j] * directions[0] + second * directions[1]
-                    _assign(curvature, weights + shift)
+                    assign(curvature.unflatten(weights + shift))
                     loss = curvature.loss()
                     losses[i, j] = loss if np.isfinite(loss) else np.inf
-                    step()
+                    bar.update()
                 if after_row is not None:
                     after_row(losses.copy())
         finally:
-            for variable, value in zip(curvature.variables, before):
-                variable.assign(value)
+            assign(before)
     return Landscape(coordinates, losses)
-
-
-def _check_plane(directions, size: int, extent: float, points: int) -> None:
-    if directions.shape != (2, size):
-        raise ValueError(
-            f"directions must be two vectors of {size} numbers, but their shape is "
-            f"{directions.shape}."
-        )
-    if points < 3 or points % 2 == 0:
-        raise ValueError(f"points must be odd and at least 3, but is {points}.")
-    if not extent > 0:
-        raise ValueError(f"extent must be positive, but is {extent}.")
-
-
-def _unknown_losses(points: int, known: Optional[np.ndarray]) -> np.ndarray:
-    """Returns losses [points, points], NaN for those that have to be computed."""
-    losses = np.full([points, points], np.nan) if known is None else np.array(known)
-    if losses.shape != (points, points):
-        raise ValueError(
-            f"known must be [{points}, {points}], but its shape is {losses.shape}."
-        )
-    return losses
-
-
-def _assign(curvature: hessian.Hessian, weights: np.ndarray) -> None:
-    for variable, value in zip(curvature.variables, curvature.unflatten(weights)):
-        variable.assign(value.astype(variable.dtype.as_numpy_dtype))
-
-
-@contextlib.contextmanager
-def _bar(wanted: bool, total: int):
-    """Draws a progress bar if wanted; yields a function that advances it."""
-    if not wanted:
-        yield lambda: None
-        return
-    with tqdm.tqdm(total=total, desc="Landscape", unit="loss") as bar:
-        yield bar.update
 
 
 def write_landscapes(

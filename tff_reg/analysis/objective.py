@@ -145,13 +145,6 @@ def _checked(variables) -> list:
                 "variables must hold tf.Variables, but among them is a "
                 f"{type(variable).__name__}."
             )
-        if variable.dtype not in (tf.float32, tf.float64):
-            raise UnsuitableModelError(
-                f"Variables must be float32 or float64, but {variable.name!r} is "
-                f"{variable.dtype.name}."
-            )
-    if len({variable.ref() for variable in variables}) < len(variables):
-        raise UnsuitableModelError("A variable is there twice in variables.")
     return variables
 
 

@@ -15,14 +15,7 @@ from tff_reg.analysis.estimates import (
     TraceEstimate as TraceEstimate,
 )
 from tff_reg.analysis.examples import UnsuitableDataError as UnsuitableDataError
-from tff_reg.analysis.hessian import (
-    Hessian as Hessian,
-    diagonal as diagonal,
-    hessian_vector_product as hessian_vector_product,
-    spectral_density as spectral_density,
-    top_eigenvalues as top_eigenvalues,
-    trace as trace,
-)
+from tff_reg.analysis.hessian import Hessian as Hessian
 from tff_reg.analysis.hessian_products import NonFiniteError as NonFiniteError
 from tff_reg.analysis.landscape import (
     Landscape as Landscape,

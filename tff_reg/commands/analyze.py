@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import pathlib
 import sys
 
@@ -84,6 +83,12 @@ def _needed(given, name):
     return command_line.needed(name, given.get(name))
 
 
+def _check_left_out(given, allowed):
+    """Checks that nothing is given that --run_dir says already."""
+    if extra := given.keys() - {"run_dir", allowed}:
+        raise SettingError(min(extra), None, "leave it out, --run_dir says it.")
+
+
 # --- cost -----------------------------------------------------------------------------
 
 _COST = ("processes", "model", "norm", "num_classes", "image_shape", "csv")
@@ -94,20 +99,17 @@ def cost(given):
     if given.get("csv"):
         files.check_place(given["csv"], "csv")
     if "run_dir" in given:
-        extra = given.keys() - {"run_dir", "csv"}
-        if extra:
-            reason = "leave it out, --run_dir says what is counted."
-            raise SettingError(min(extra), None, reason)
+        _check_left_out(given, "csv")
         costs = [_cost_of_run(run_dir) for run_dir in given["run_dir"]]
     else:
         costs = _costs_of_processes(given)
     if given.get("csv"):
-        files.write_text(given["csv"], _cost_csv(costs))
+        _write_costs(given["csv"], costs)
     print(*tables.to_markdown(cost_lib.columns(costs)), sep="\n")
 
 
-def _cost_csv(costs):
-    return tables.to_csv([dataclasses.asdict(each) for each in costs])
+def _write_costs(path, costs):
+    files.write_text(path, tables.to_csv([dataclasses.asdict(each) for each in costs]))
 
 
 def _cost_of_run(run_dir):
@@ -123,7 +125,7 @@ def _cost_of_run(run_dir):
         strengths=did.strengths,
         settings=did,
     )
-    files.write_text(_made_analysis_of(run_dir) / "cost.csv", _cost_csv([found]))
+    _write_costs(_made_analysis_of(run_dir) / "cost.csv", [found])
     return found
 
 
@@ -171,10 +173,6 @@ def _weights(given):
     return given.get("weights", "server")
 
 
-def _load(run_dir, given):
-    return trained.load(run_dir, weights=_weights(given))
-
-
 def _config(run_dir):
     """Returns the settings of a run."""
     values = directory.RunDirectory(run_dir).config
@@ -198,10 +196,7 @@ def partition(given):
     """Prints the examples of each client, and writes them as a table and a figure."""
     run_dir = _one_run(given)
     if run_dir is not None:
-        extra = given.keys() - {"run_dir", "output_dir"}
-        if extra:
-            reason = "leave it out, --run_dir says which partition it is."
-            raise SettingError(min(extra), None, reason)
+        _check_left_out(given, "output_dir")
         asked = _config(run_dir)
         output_dir = _analysis_of(run_dir)
     else:
@@ -263,17 +258,10 @@ def _draw(given, name, found, write):
 
 
 def _run_names(run_dirs):
-    """Returns a name for each run: the shortest end of its path that no other has."""
-    paths = {run_dir: pathlib.Path(os.path.abspath(run_dir)) for run_dir in run_dirs}
-
-    def name(path):
-        others = [each.parts for each in paths.values() if each != path]
-        count = 1
-        while any(each[-count:] == path.parts[-count:] for each in others):
-            count += 1
-        return str(pathlib.Path(*path.parts[-count:]))
-
-    return {run_dir: name(path) for run_dir, path in paths.items()}
+    """Returns a name for each run: its directory's, or the path if two share it."""
+    names = {run_dir: pathlib.Path(run_dir).resolve().name for run_dir in run_dirs}
+    is_clear = len(set(names.values())) == len(names)
+    return names if is_clear else {run_dir: str(run_dir) for run_dir in run_dirs}
 
 
 def _of_task(run_dirs):
@@ -294,7 +282,7 @@ def hessian(given):
     for run_dir in run_dirs:
         with runtime.running("in_process"):
             found = curvature.measure(
-                _load(run_dir, given),
+                trained.load(run_dir, weights=_weights(given)),
                 wanted,
                 _made_analysis_of(run_dir, given),
                 report=_report,
@@ -337,7 +325,7 @@ def landscape(given):
     wanted = _chosen(plane.Settings, given)
     found = {}
     for run_dir in run_dirs:
-        run = _load(run_dir, given)
+        run = trained.load(run_dir, weights=_weights(given))
         _report(f"landscape of {run_dir}")
         found[run_dir] = plane.measure(
             run,
@@ -367,7 +355,7 @@ def singular_values(given):
     run_dirs = _runs(given)
     found = {}
     for run_dir in run_dirs:
-        run = _load(run_dir, given)
+        run = trained.load(run_dir, weights=_weights(given))
         found[run_dir] = spectra.classifier_singular_values(run.model())
         folder = _made_analysis_of(run_dir, given)
         rows = [

@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, layers, names, norms
+from tff_reg.models import block_model, layers, norms
 
 ForwardPass = layers.ForwardPass
 
@@ -81,13 +81,9 @@ def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projecto
     if kind == "moon":
         features = min(in_features, MOON_FEATURES)
         return Projector(in_features, in_features, features, has_norm=False, **options)
-    if kind in ("univarfl", "feduv"):
-        features = max(in_features, UNIVARFL_FEATURES)
-        options.update(has_norm=True, ends_in_relu=kind == "feduv")
-        return Projector(in_features, features, features, **options)
-    raise ValueError(
-        f"Unknown projector {kind!r}: choose one of {', '.join(names.PROJECTOR_NAMES)}."
-    )
+    features = max(in_features, UNIVARFL_FEATURES)
+    options.update(has_norm=True, ends_in_relu=kind == "feduv")
+    return Projector(in_features, features, features, **options)
 
 
 class LinearClassifier(block_model.Classifier):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from tff_reg.lazy import tf
 
@@ -40,9 +40,6 @@ class ForwardPass:
         each pass.
       keep_loss: Called with each scalar loss that the network itself adds (Keras's
         regularisers and `add_loss`).
-
-    Raises:
-      ValueError: If the width is a tensor but no float64 scalar.
     """
 
     training: bool = False
@@ -53,16 +50,6 @@ class ForwardPass:
     keep: Optional[Callable[[tf.Tensor], None]] = None
     key: Optional[tf.Tensor] = None
     keep_loss: Optional[Callable[[tf.Tensor], None]] = None
-
-    def __post_init__(self):
-        width: Any = self.width
-        if not self.has_static_width and (
-            width.dtype != tf.float64 or width.shape.rank != 0
-        ):
-            raise ValueError(
-                "A width that is a tensor must be a float64 scalar, but is "
-                f"{width.dtype.name} of shape {width.shape}."
-            )
 
     def record(self, activation):
         """Keeps `activation` if this pass records them; returns it unchanged."""

@@ -122,26 +122,12 @@ def call(
     return Call(output, layer_calls, losses, new_values)
 
 
-def activation_of(layer: Any) -> str:
-    """Returns the name of a layer's activation, with its module if it is a user's."""
-    activation = getattr(layer, "activation", None)
-    if activation is None:
-        return "linear"
-    named = activation if hasattr(activation, "__name__") else type(activation)
-    package = named.__module__.split(".")[0]
-    is_known = package in ("keras", "tf_keras", "tensorflow") and named is activation
-    return named.__name__ if is_known else f"{named.__module__}.{named.__name__}"
-
-
-def is_linear(layer: Any) -> bool:
-    """Whether a layer has no activation."""
-    return activation_of(layer) == "linear"
-
-
 def is_non_linear(layer: Any) -> bool:
     """Whether a layer is, or ends in, a non-linearity."""
     kinds = {kind.__name__ for kind in type(layer).__mro__}
-    return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear(layer)
+    activation = getattr(layer, "activation", None)
+    is_linear = getattr(activation, "__name__", "") == "linear" or activation is None
+    return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear
 
 
 def layer_that_gave(tensor: Any, call: Call) -> Any:

@@ -6,7 +6,6 @@ import concurrent.futures
 import dataclasses
 import itertools
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -160,9 +159,15 @@ def from_keras(
 
     Raises:
       TypeError: If the model is not a Keras model.
-      ValueError: If the model cannot be trained as in Keras; the message says why.
+      ValueError: If the model cannot be trained as in Keras, or this is called inside a
+        `model_fn`; the message says why.
     """
     keras = _check_is_keras(model)
+    if not tf.executing_eagerly():
+        raise ValueError(
+            "from_keras makes a model_fn, and cannot be called inside of one: write"
+            " model_fn = from_keras(model) before, and pass model_fn."
+        )
     _check_layers(model)
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
@@ -324,21 +329,10 @@ def _spec_of(model: Any, given: Any) -> Any:
 
 def _check_layers(model: Any) -> None:
     for layer in keras_internals.layers_of(model):
-        if keras_internals.is_recomputed(layer):
-            raise ValueError(
-                f"The layer {layer.name!r} was made in a keras.RematScope, in which the"
-                " gradients of clients' weights are lost: make it outside of it."
-            )
         if getattr(layer, "stateful", False) is True and hasattr(layer, "cell"):
             raise ValueError(
                 f"The layer {layer.name!r} keeps its state from batch to batch, of one"
                 " number of examples alone: make it with stateful=False."
-            )
-        first = "[A-Za-z0-9.]" if layer is model else ""
-        if not re.fullmatch(first + r"[\w.\\/>-]*", layer.name, re.ASCII):
-            raise ValueError(
-                f"TensorFlow's graphs take no name like {layer.name!r}: name layers and"
-                " models with letters a to z, digits, '_', '.' and '-'."
             )
 
 

@@ -216,12 +216,6 @@ class GroupedPointwiseConv2D(ForwardLayer):
     """
 
     def make(self, in_channels: int, out_channels: int, groups: int, seeds: Seeds):
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(
-                "A grouped convolution needs a number of groups that divides its "
-                f"{in_channels} input and {out_channels} output channels, but got "
-                f"groups={groups}."
-            )
         self.out_channels = out_channels
         self.groups = groups
         fan_in = in_channels // groups

@@ -44,9 +44,8 @@ class LearningModel(tff.learning.models.VariableModel):
     Args:
       network: The `BlockModel`.
       loss_fn: Function of (labels, logits) that returns the batch's mean loss.
-      label_dtype: Data type of the labels in `input_spec`.
-      label_spec: `tf.TensorSpec` of the labels, or a structure of specs, if the labels
-        are not class numbers.
+      label_spec: `tf.TensorSpec` of the labels, or a structure of specs; by default
+        int32 class numbers.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class LearningModel(tff.learning.models.VariableModel):
         network: block_model.BlockModel,
         *,
         loss_fn: Callable = sparse_cross_entropy,
-        label_dtype: tf.DType = tf.int32,
         label_spec: Any = None,
     ):
         if not isinstance(network, block_model.BlockModel):
@@ -64,7 +62,7 @@ class LearningModel(tff.learning.models.VariableModel):
             )
         self.network = network
         self.loss_fn = loss_fn
-        self._label_spec = label_spec or tf.TensorSpec([None], label_dtype)
+        self._label_spec = label_spec or tf.TensorSpec([None], tf.int32)
         with tf.name_scope("metrics"):
             self._loss_sum = tf.Variable(0.0, trainable=False, name="loss_sum")
             self._correct = tf.Variable(0, False, name="correct", dtype=tf.int64)
@@ -235,8 +233,6 @@ def build_model_fn(
     if norm is None:
         norm = names.norms_of(str(model_name))[0]
     _check_names(model_name, norm, projector)
-    if num_classes < 1:
-        raise ValueError(f"num_classes is {num_classes}; it must be at least 1.")
     if len(image_shape) != 3:
         raise ValueError(
             f"image_shape is {tuple(image_shape)}; pass (height, width, channels)."

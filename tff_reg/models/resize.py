@@ -32,20 +32,8 @@ def resize_bilinear(
 
     Returns:
       A tensor [batch, height, width, channels], computed in the type of `x`.
-
-    Raises:
-      ValueError: If the images are not of a floating-point type and rank 4, or a size
-        is a Python int below 1.
     """
     x = tf.convert_to_tensor(x)
-    if x.shape.rank != 4 or not x.dtype.is_floating:
-        raise ValueError(
-            "resize_bilinear needs floating-point images [batch, height, width, "
-            f"channels], but got {x.dtype.name} of shape {x.shape}."
-        )
-    for size in (height, width):
-        if not tf.is_tensor(size) and size < 1:
-            raise ValueError(f"Images cannot be resized to {height} x {width} pixels.")
     rows = _interpolation(x, 1, height)
     columns = _interpolation(x, 2, width)
     x = tf.einsum("ph,bhwc->bpwc", rows, x)

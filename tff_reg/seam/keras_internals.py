@@ -31,12 +31,6 @@ def own_weights(layer: Any) -> Any:
     return getattr(layer, "_trainable_variables", ())
 
 
-def is_recomputed(layer: Any) -> bool:
-    """Whether a layer was made in a `keras.RematScope`."""
-    remat = getattr(layer, "_remat_mode", None)
-    return remat is not None and remat.mode is not None
-
-
 def nodes_of(model: Any) -> dict[int, Any]:
     """Returns the nodes of a functional model's graph by the `id` of their layer."""
     graph = getattr(model, "_functional", None) or model
