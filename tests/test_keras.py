@@ -94,16 +94,6 @@ def test_where_a_keras_model_is_given_itself_it_is_said_which_call_takes_it(door
 
 
 @needs_keras_3
-def test_layers_of_two_kerases_are_no_network():
-    import keras as keras_3  # noqa: PLC0415
-
-    with pytest.raises(TypeError, match="The layers are of "):
-        models.from_keras_blocks(
-            [keras_3.layers.Flatten(), keras.layers.Dense(3)], input_shape=(2, 2, 1)
-        )
-
-
-@needs_keras_3
 def test_without_keras_2_the_line_that_installs_it_is_said(monkeypatch):
     monkeypatch.setattr(seam, "_found", lambda name, path: None)
     release = ".".join(tf.__version__.split(".")[:2])

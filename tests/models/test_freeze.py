@@ -149,11 +149,6 @@ def test_a_round_of_training_leaves_it_as_it_is(name):
     assert np.abs(after.trainable[0] - before.trainable[0]).max() > 1e-4
 
 
-def test_unknown_initializations_are_named():
-    with pytest.raises(ValueError, match="'zeros'.*plain, orthogonal"):
-        _network().freeze_classifier("zeros")
-
-
 def test_classifiers_without_a_kernel_say_so():
     pooled = models.from_keras_blocks(
         [L.Conv2D(3, 3), L.GlobalAveragePooling2D()], input_shape=(6, 6, 1)

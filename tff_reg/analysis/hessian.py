@@ -357,10 +357,12 @@ class Hessian:
     def _progress(self, total: int, part: Any = None):
         """Draws a progress bar with one step per product, if wanted."""
         name = "" if part is None or part.name is None else f" {part.name}"
-        options = dict(
-            desc=f"Hessian{name}", unit="product", disable=not self._has_bars
-        )
-        with tqdm.tqdm(total=total, **options) as bar:
+        with tqdm.tqdm(
+            total=total,
+            desc=f"Hessian{name}",
+            unit="product",
+            disable=not self._has_bars,
+        ) as bar:
             self._products.after_product = bar.update
             try:
                 yield

@@ -142,8 +142,8 @@ def loss_landscape(
     before = [variable.numpy() for variable in curvature.variables]
     weights = np.concatenate([value.ravel() for value in before]).astype(np.float64)
     left = int(np.sum(np.isnan(losses)))
-    options = dict(desc="Landscape", unit="loss", disable=not progress)
-    with tqdm.tqdm(total=left, **options) as bar:
+    is_silent = not progress
+    with tqdm.tqdm(total=left, desc="Landscape", unit="loss", disable=is_silent) as bar:
         try:
             for i, second in enumerate(coordinates):
                 for j in np.flatnonzero(np.isnan(losses[i])):

@@ -102,6 +102,9 @@ class BlockModel:
       seed: Seed of later random draws, such as an orthogonal classifier's.
       has_independent_examples: Whether the features of an example before the
         classifier are independent of the other examples of its batch.
+      evaluation_branch_scales: The factor of each residual branch in passes with
+        `training=False` whose own `branch_scales` are None (stochastic depth: the
+        probabilities of keeping the branches); None leaves the branches unscaled.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class BlockModel:
         self.dtype = tf.as_dtype(dtype)
         self.seed = seed
         self.has_independent_examples = has_independent_examples
-        self._evaluation_branch_scales = None
+        self.evaluation_branch_scales: Optional[Sequence[float]] = None
         self._constants: list[tf.Variable] = []
 
     # Whether a pass in training mode draws random numbers.
@@ -172,32 +175,6 @@ class BlockModel:
                 known.update(map(id, layer.weights))
         return [v for v in self.non_trainable_variables if id(v) in known]
 
-    @property
-    def evaluation_branch_scales(self) -> Optional[tuple[float, ...]]:
-        """The factor of each residual branch in evaluation mode.
-
-        They apply to passes with `training=False` whose own `branch_scales` are None
-        (stochastic depth: the probabilities of keeping the branches). None, the
-        default, leaves the branches unscaled.
-
-        Raises:
-          MissingCapabilityError: When set on a model without residual branches.
-          ValueError: When the number of scales is not the number of branches.
-        """
-        return self._evaluation_branch_scales
-
-    @evaluation_branch_scales.setter
-    def evaluation_branch_scales(self, scales: Optional[Sequence[float]]):
-        if scales is not None:
-            self._check_has_branches()
-            if len(scales) != self.num_branches:
-                raise ValueError(
-                    f"This model has {self.num_branches} residual branches, but "
-                    f"evaluation_branch_scales holds {len(scales)} numbers."
-                )
-            scales = tuple(float(scale) for scale in scales)
-        self._evaluation_branch_scales = scales
-
     def freeze_classifier(self, initialization: str = "plain"):
         """Fixes the initial weights of the classifier's linear layer.
 
@@ -211,14 +188,9 @@ class BlockModel:
             kernel's rows are orthonormal instead.
 
         Raises:
-          ValueError: If the initialisation is unknown, or the layer is frozen already.
+          ValueError: If the layer is frozen already.
           MissingCapabilityError: If the classifier does not end in a linear layer.
         """
-        if initialization not in FREEZE_INITIALIZATIONS:
-            raise ValueError(
-                f"Unknown initialization {initialization!r} of a frozen classifier: "
-                f"choose one of {', '.join(FREEZE_INITIALIZATIONS)}."
-            )
         layer = self._linear_layer("frozen")
         bias = getattr(layer, "bias", None)
         if not layer.trainable_variables:
@@ -378,8 +350,11 @@ class BlockModel:
                 "their first channels. Use a model that supports it, for example "
                 "'resnet8' or 'resnet20' of tff_reg.models."
             )
-        if forward.branch_scales is not None:
-            self._check_has_branches()
+        if forward.branch_scales is not None and not self.num_branches:
+            raise MissingCapabilityError(
+                "This model has no residual branches to drop. Use a residual network, "
+                "for example 'resnet20' of tff_reg.models."
+            )
 
     def check_takes_any_size(self) -> None:
         """Checks that images may have another size than the model's input.
@@ -391,13 +366,6 @@ class BlockModel:
             raise MissingCapabilityError(
                 "This model flattens its features, so it takes images of one size only."
                 " Use a model that pools, for example 'resnet8'."
-            )
-
-    def _check_has_branches(self):
-        if not self.num_branches:
-            raise MissingCapabilityError(
-                "This model has no residual branches to drop. Use a residual network "
-                "tff_reg.models, for example 'resnet20'."
             )
 
 

@@ -270,10 +270,7 @@ def _plan_of_blocks(
 ) -> keras_network.Plan:
     """Returns the plan of a Sequential model with one block per list of layers."""
     flat = [layer for each in lists for layer in each]
-    kerases = {_check_is_keras(layer).__name__ for layer in flat}
-    if len(kerases) > 1:
-        raise TypeError(f"The layers are of {' and '.join(sorted(kerases))}.")
-    keras = keras_calls.keras_of(flat[0])
+    keras = _check_is_keras(flat[0])
     if not is_eager:
         # In a graph, Keras 2 makes layers of TensorFlow 1.
         flat = [type(each).from_config(each.get_config()) for each in flat]

@@ -126,20 +126,11 @@ class TrainedRun:
         chosen.assign_weights_to(model)
         return model
 
-    def test_examples(
-        self, count: Optional[int] = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns test examples, normalised for the model."""
-        x, y = self.task.test_arrays()
-        return np.asarray(self.task.normalize_fn(x[:count])), np.asarray(y[:count])
-
-    def client_examples(
-        self, client_id: str, count: Optional[int] = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a client's training examples like `test_examples`, not augmented."""
+    def client_examples(self, client_id: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a client's training examples, normalised and not augmented."""
         examples = self.task.client_data.client_examples(client_id)
-        x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
-        return x, np.asarray(examples["y"][:count])
+        x = np.asarray(self.task.normalize_fn(examples["x"]))
+        return x, np.asarray(examples["y"])
 
     def check_client_states(self) -> None:
         """Checks that the clients' states are those of the checkpoint."""
