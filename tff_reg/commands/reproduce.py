@@ -87,10 +87,10 @@ def _short(value):
 def plan(given, name):
     """Returns the `Reproduction` that the flags ask for, and its output directory."""
     requested = several.requested(given)
-    for name in ("recipe", "process"):
-        if name in requested:
+    for setting in ("recipe", "process"):
+        if setting in requested:
             reason = "leave it out: the table says what runs."
-            raise SettingError(name, requested[name], reason)
+            raise SettingError(setting, requested[setting], reason)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
     common = experiment.RunConfig.of(requested)
