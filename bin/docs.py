@@ -93,7 +93,7 @@ def main(argv, stop):
     if given.links:
         with tempfile.TemporaryDirectory() as report:
             if build("linkcheck", pathlib.Path(report)):
-                raise command_line.Ended(1)
+                raise SystemExit(1)
         return
     output_dir = pathlib.Path(given.output_dir or SOURCES / "site")
     if not is_free(output_dir):
@@ -106,7 +106,7 @@ def main(argv, stop):
     except SettingError as error:
         command_line.fail(error, command=_COMMAND)
     if build("html", output_dir):
-        raise command_line.Ended(1)
+        raise SystemExit(1)
     print(output_dir / "index.html")
 
 
