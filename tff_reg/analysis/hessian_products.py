@@ -35,7 +35,6 @@ class HessianProducts:
       variables: The variables that the loss is differentiated by.
       size: Number of weights.
       num_examples: Number of examples.
-      count: Number of products computed so far.
       after_product: A function to call after every product, or None.
     """
 
@@ -46,7 +45,6 @@ class HessianProducts:
     ):
         self.variables = objective.variables
         self.num_examples = sum(batch.size for batch in batches)
-        self.count = 0
         self.after_product: Optional[Callable[[], object]] = None
         self._objective = objective
         self._batches = batches
@@ -76,7 +74,6 @@ class HessianProducts:
                 "The Hessian-vector product is not finite: the loss is not smooth at "
                 "these weights, or a weight is not finite."
             )
-        self.count += 1
         if self.after_product is not None:
             self.after_product()
         return result

@@ -196,7 +196,7 @@ def _plan_of(
     """Returns the plan of a model: its blocks, its head and its current weights."""
     head = last = None
     if loss.is_classifier:
-        head = _head_of(model, trial, input_spec, loss.takes_probabilities, keras)
+        head = _head_of(trial, loss.takes_probabilities, keras)
         last = head or keras_calls.layer_that_gave(trial.call.output, trial.call)
     parts, ends = keras_parts.parts_of(
         model, trial, head, last, blocks, input_spec, keras
@@ -364,13 +364,7 @@ def _check_weights(model: Any) -> None:
     learning_model_lib.check_dtypes(model.trainable_weights)
 
 
-def _head_of(
-    model: Any,
-    trial: keras_trial.Trial,
-    spec: Any,
-    gives_probabilities: bool,
-    keras: Any,
-) -> Any:
+def _head_of(trial: keras_trial.Trial, gives_probabilities: bool, keras: Any) -> Any:
     """Returns the `Dense` layer that gives the logits, else None."""
     kind = keras.layers.Dense
     calls = [each for each in trial.call.layer_calls if isinstance(each.layer, kind)]
@@ -384,5 +378,5 @@ def _head_of(
         and id(layer.kernel) in {id(v) for v in trial.variables}
         and id(layer.kernel) not in trial.changed
     )
-    is_head = is_plain and keras_parts.ends_in(model, layer, spec, gives_probabilities)
+    is_head = is_plain and keras_parts.ends_in(layer, trial.call, gives_probabilities)
     return layer if is_head else None
