@@ -57,11 +57,11 @@ def test_a_runs_curvature_is_measured_once(run_dir, tmp_path):
     arguments = (
         "hessian",
         f"--run_dir={run_dir}",
-        "--examples=60",
+        "--examples=20",
         "--eigenvalues=2",
         "--clients=2",
-        "--diagonal_samples=3",
-        "--trace_samples=4",
+        "--diagonal_samples=2",
+        "--trace_samples=2",
         "--density_samples=1",
     )
     done = run(*arguments)
@@ -90,7 +90,7 @@ def test_a_runs_curvature_is_measured_once(run_dir, tmp_path):
     model = of_run.model()
     for row in clients:
         own = of_run.client_examples(row["client"])
-        x, y = curvature._drawn(own, 60, 0, row["client"])
+        x, y = curvature._drawn(own, 20, 0, row["client"])
         with tf.GradientTape() as tape:
             logits = model.predict_on_batch(tf.constant(x), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)

@@ -90,8 +90,8 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
         "--model=cnn",
         "--norm=batch",
         "--num_clients=3",
-        "--total_rounds=2",
-        "--local_epochs=3",
+        "--total_rounds=1",
+        "--local_epochs=1",
         "--client_learning_rate=0.05",
         "--learning_rate_schedule=constant",
         f"--output_dir={tmp_path / 'run'}",
@@ -109,7 +109,7 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
         fedavg = dataclasses.replace(found.config, process="fedavg", strengths={})
         plain = runs.build_process(fedavg, found.task)
         state = plain.set_model_weights(plain.initialize(), sent)
-        key = data.client_key(found.config.seed, 3, client_id)
+        key = data.client_key(found.config.seed, 2, client_id)
         dataset = found.task.client_data.whole_client_dataset(client_id, key)
         expected = plain.get_model_weights(plain.next(state, [dataset]).state)
     for one, other in ((began, sent), (ended[client_id], expected)):
