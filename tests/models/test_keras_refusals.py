@@ -167,6 +167,19 @@ def test_bad_models_of_keras_3_are_refused_in_one_sentence(what):
     assert "\n" not in str(raised.value)
 
 
+def test_weights_that_are_made_in_training_alone_are_refused(keras):
+    class Late(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = keras.layers.Dense(3), keras.layers.Dense(3)
+
+        def call(self, x, training=False):
+            return self.one(x) + self.other(x) if training else self.one(x)
+
+    with pytest.raises(ValueError, match="makes weights in its first pass in training"):
+        models.from_keras(Late(), input_spec=tf.TensorSpec([None, 5]))
+
+
 @pytest.mark.parametrize("is_made_inside", [False, True])
 def test_from_keras_inside_a_model_fn_is_refused(keras, is_made_inside):
     def make():

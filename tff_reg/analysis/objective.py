@@ -109,7 +109,7 @@ def _of_keras(model, loss_fn: Optional[Callable], batch) -> Any:
         options.update(loss_fn=loss_fn)
     if not getattr(model, "inputs", None):
         options.update(input_spec=features)
-    return models.from_keras(model, **options).in_place()
+    return models.from_keras(model, **options)(in_place=True)
 
 
 def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:

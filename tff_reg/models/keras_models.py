@@ -48,17 +48,10 @@ class KerasModelFn:
         self._loss_fn = loss.loss_fn
         self._label_spec = label_spec
 
-    def __call__(self) -> learning_model_lib.LearningModel:
+    def __call__(self, *, in_place: bool = False) -> learning_model_lib.LearningModel:
+        """Makes a model; `in_place`, its variables are the Keras model's own."""
         return learning_model_lib.LearningModel(
-            keras_network.KerasNetwork(self.plan),
-            loss_fn=self._loss_fn,
-            label_spec=self._label_spec,
-        )
-
-    def in_place(self) -> learning_model_lib.LearningModel:
-        """Makes a model whose variables are the Keras model's own, not copies."""
-        return learning_model_lib.LearningModel(
-            keras_network.KerasNetwork(self.plan, in_place=True),
+            keras_network.KerasNetwork(self.plan, in_place),
             loss_fn=self._loss_fn,
             label_spec=self._label_spec,
         )

@@ -46,6 +46,7 @@ def run(model: Any, spec: Any) -> Trial:
     variables = list({**trained, **kept}.values())
     known = {*map(id, variables), *map(id, keras_calls.seeds_of(model))}
     fixed = [v for v in model.variables if id(v) not in known]
+    count = len(model.weights)
     with tf.Graph().as_default():
         ours, others = (
             [
@@ -62,6 +63,11 @@ def run(model: Any, spec: Any) -> Trial:
                 " with variables that stand for its own:"
                 f" {type(error).__name__}: {_reason(error)}"
             ) from error
+    if len(model.weights) > count:
+        raise ValueError(
+            f"The model {model.name!r} makes weights in its first pass in training"
+            " mode: make it anew, and call it on a batch with training=True before."
+        )
     call, features, gradients, mixes, graph = found
     _check_reads(model, graph, [*ours, *others])
     _check_gradients(model, variables, gradients)
