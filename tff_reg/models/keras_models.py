@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -323,6 +324,13 @@ def _check_layers(model: Any) -> None:
             raise ValueError(
                 f"The layer {layer.name!r} keeps its state from batch to batch, of one"
                 " number of examples alone: make it with stateful=False."
+            )
+        # Where TensorFlow refuses it, Keras 3 keeps the name for all later models.
+        first = "[A-Za-z0-9.]" if layer is model else ""
+        if not re.fullmatch(first + r"[\w.\\/>-]*", layer.name, re.ASCII):
+            raise ValueError(
+                f"TensorFlow's graphs take no name like {layer.name!r}: name layers and"
+                " models with letters a to z, digits, '_', '.' and '-'."
             )
 
 
