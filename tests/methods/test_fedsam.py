@@ -59,8 +59,7 @@ def _loss_gradient(model, batch):
 
 
 @SHARP
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_the_gradient_is_taken_at_perturbed_weights_which_are_restored(sharp, in_graph):
+def test_the_gradient_is_taken_at_perturbed_weights_which_are_restored(sharp):
     model, batch = MODEL_FN(), _batch()
     variables = model.trainable_variables
     before = [v.numpy() for v in variables]
@@ -69,7 +68,7 @@ def test_the_gradient_is_taken_at_perturbed_weights_which_are_restored(sharp, in
     def take():
         return local_steps.gradient(model, [sharp], batch, start=start)[:2]
 
-    computed, count = tf.function(take)() if in_graph else take()
+    computed, count = tf.function(take)()
     assert count == 6
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable, value)

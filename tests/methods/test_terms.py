@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests import local_steps
 from tests.training import every_method
-from tff_reg import methods, models, settings
+from tff_reg import methods, settings
 from tff_reg.data import keys
 from tff_reg.methods import catalogue, method
 from tff_reg.models import forward
@@ -160,8 +160,11 @@ _SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
-@pytest.mark.parametrize("situation", _SITUATIONS)
+@pytest.mark.parametrize(
+    "situation, norm",
+    # BatchNorm divides by more that can be 0 than GroupNorm.
+    [*((name, "batch") for name in _SITUATIONS), ("with zero features", "group")],
+)
 @pytest.mark.parametrize("one", IN_A_STEP, ids=_name)
 def test_value_and_gradient_are_finite(one, situation, norm):
     options = dict(_SITUATIONS[situation])
