@@ -194,7 +194,6 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
     assert sum("2 of 3 clients" in line for line in notes.lines) == 2
     assert sum("mine made numbers that are not f" in line for line in notes.lines) == 2
     assert not any("other made" in line for line in notes.lines)
-    # Runs that an older version began have no such columns.
     assert not any("not_finite" in name for name in result.rows[0])
     assert ",nan," in (tmp_path / "a" / "metrics.csv").read_text()
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
@@ -202,22 +201,26 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
     assert result.rows[0]["client_work/rejected_clients"] == 2
 
 
-def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process):
-    def reject_all(output):
+@pytest.mark.parametrize("rejected", [3, 0])
+def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process, rejected):
+    def reject(output):
         train = output.metrics["client_work"]["train"]
         train.update(
             loss=np.float32(0),
             num_examples=np.int32(0),
-            rejected_clients=np.int32(3),
+            rejected_clients=np.int32(rejected),
         )
         return output
 
     notes = Notes()
-    process = Wrapped(tiny_process, after=reject_all)
+    process = Wrapped(tiny_process, after=reject)
     result = run(process=process, total_rounds=1, progress=notes)
-    assert np.isnan(result.rows[0]["training/loss"])
+    loss = result.rows[0]["training/loss"]
+    # Where nobody trained, nothing was measured.
+    assert np.isnan(loss) if rejected else loss is None
     assert result.summary["final_training_loss"] is None
-    assert any("3 of 3 clients" in line for line in notes.lines)
+    assert result.summary["ends_finite"] == (not rejected)
+    assert any("3 of 3 clients" in line for line in notes.lines) == bool(rejected)
 
 
 @pytest.mark.parametrize(

@@ -409,14 +409,16 @@ class Rounds:
         """Returns the row of a round, with the columns that later rounds fill."""
         evaluate = self._training.evaluate
         if found.get(metrics.NUM_EXAMPLES) == 0:
-            # All clients were rejected: there is no mean, though the sums say 0.
+            # There is no mean, though the sums say 0: NaN if clients were rejected, else
+            # an empty cell, as nobody trained.
+            nothing = math.nan if metrics.rejected_clients(found) else None
             of_methods = [
                 name
                 for name in found
                 if name.startswith("training/") and name.count("/") == 2
             ]
             names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
-            found.update(dict.fromkeys(names, math.nan))
+            found.update(dict.fromkeys(names, nothing))
         # The first row fixes the columns, also those that only later rounds fill.
         names = ["loss", "accuracy", *getattr(evaluate, "metrics", ())]
         to_fill = [f"evaluation/{name}" for name in names[2:]]
