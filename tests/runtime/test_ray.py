@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pathlib
 import signal
 
 import numpy as np
@@ -79,6 +80,35 @@ def contexts(ray_in_use):
             yield
 
     return install
+
+
+def _descendants(pid):
+    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
+def _listening_addresses(pid):
+    """The addresses, as in /proc/net/tcp, at which a process listens."""
+    files = pathlib.Path(f"/proc/{pid}/fd").iterdir()
+    sockets = {os.readlink(each) for each in files if each.exists()}
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                yield fields[1].partition(":")[0]
+
+
+def test_ray_of_our_own_is_reached_from_this_machine_only(ray_in_use):
+    """Whoever reaches Ray's ports can run programs."""
+    pids = [os.getpid(), *_descendants(os.getpid())]
+    # TFF's own worker, started for an earlier test, is none of ours.
+    pids = [p for p in pids if not os.readlink(f"/proc/{p}/exe").endswith("_binary")]
+    found = {address for pid in pids for address in _listening_addresses(pid)}
+    # 127.0.0.1, and the same in IPv6's notation.
+    assert found == {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert {actor.hello.pid for actor in ray_in_use.alive} < set(pids)
 
 
 def _clients(member):
