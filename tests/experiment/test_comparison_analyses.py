@@ -33,7 +33,7 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
         with pytest.raises(comparison.ComparisonError, match="bin/analyze hessian"):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
         assert not finished_runs.is_analysed(run, columns)
-        analyse(run, trace=10.0 * number, clients="many")
+        analyse(run, trace=10.0 * number, clients=1)
         assert finished_runs.is_analysed(run, columns)
         assert not finished_runs.is_analysed(run, columns, settings={"clients": 2})
     rows = experiment.compare(four_runs, tmp_path / "o", columns=columns)

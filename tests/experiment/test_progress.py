@@ -43,7 +43,8 @@ def test_round_loss_accuracy_seconds_and_time_left_are_told(capsys):
     assert "loss -  accuracy -" in third
 
 
-def test_the_bar_keeps_the_last_test_accuracies(capsys):
+def test_the_bar_keeps_the_last_test_accuracies(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     rows = [row(evaluation=0.75, all_clients=0.5), row()]
     (first, second, _), last = told(capsys, rows, tested="held-out")
     both = " held-out accuracy 75.0 %  all clients' mean 50.0 %  1.50 s a round"
