@@ -12,7 +12,13 @@ _REPORT = "print(kernels.describe(), os.environ.get(kernels.VARIABLE))"
     "given, program, expected",
     [
         (None, f"import os; from tff_reg import kernels; {_REPORT}", "oneDNN 1"),
-        ("0", f"import os; from tff_reg import kernels; {_REPORT}", "Eigen 0"),
+        # A start of TensorFlow each.
+        pytest.param(
+            "0",
+            f"import os; from tff_reg import kernels; {_REPORT}",
+            "Eigen 0",
+            marks=pytest.mark.slow,
+        ),
         # Too late: children are told nothing else than what holds here.
         (
             None,

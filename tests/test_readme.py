@@ -62,9 +62,20 @@ def test_the_tutorials_run_prints_what_it_shows(tmp_path):
     assert set(forms(shown)) == set(forms(done.stdout))
 
 
+# Each builds processes of its own, up to a minute; the README's and the method's are
+# run every day.
+_DAILY = ("README.md", "add_a_method.md", "production.md")
+
+
 @pytest.mark.parametrize(
     "file",
-    [each for each in documents.files() if documents.programs(each)],
+    [
+        each
+        if each.name in _DAILY
+        else pytest.param(each, marks=pytest.mark.slow, id=each.name)
+        for each in documents.files()
+        if documents.programs(each)
+    ],
     ids=lambda file: file.name,
 )
 def test_a_pages_python_runs(file, capsys, monkeypatch, tmp_path):
