@@ -1,6 +1,8 @@
 """The same run is one on the same data, wherever they are."""
 
+import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -76,7 +78,7 @@ def test_a_run_on_other_data_is_refused(ran, tmp_path, changed, total_rounds):
     else:
         zeros = {changed: np.zeros(20 if changed == "labels" else 4, int)}
         other = {"data_dir": write_arrays(tmp_path / "c.npz", **zeros)}
-        words = "of other data, or of another split"
+        words = "of other data"
     asked = experiment.RunConfig.of({**ran, **other, "total_rounds": total_rounds})
     with pytest.raises(experiment.DirectoryError, match=words):
         experiment.run(asked, progress=progress.Silence())
@@ -96,17 +98,26 @@ def test_runs_on_different_data_are_not_compared_as_one(tmp_path):
         return planned.directory
 
     def of(data):
-        return {digests.DATA: data * 64}
+        return {digests.DEALT: data * 64}
 
     first, second = run("fedavg", 0, **of("a")), run("fedavg", 1, **of("c"))
     same = [run("man", 0, **of("a")), run("man", 1, **of("c"))]
     other = [run("fedprox", 0, **of("a")), run("fedprox", 1, **of("d"))]
     experiment.compare([first, second, *same], tmp_path / "one")
     assert "**" in (tmp_path / "one" / "table.md").read_text("utf-8")
+    # Other examples have no mean, whatever the seed.
+    alien = run("fedavg", 2, **of("e"), **{digests.DATA: "f" * 64})
+    config = json.loads((pathlib.Path(first) / "config.json").read_text())
+    config[digests.DATA] = "g" * 64
+    changed = tmp_path / "changed"
+    shutil.copytree(first, changed)
+    (changed / "config.json").write_text(json.dumps(config))
+    with pytest.raises(experiment.ComparisonError, match="differ in digest_of_data"):
+        experiment.compare([changed, alien], tmp_path / "none")
     experiment.compare([first, second, *other], tmp_path / "two")
     text = " ".join((tmp_path / "two" / "table.md").read_text("utf-8").split())
     assert "**" not in text
     assert (
-        "They differ in data, or their split into clients: cccccccc (fedavg),"
-        " dddddddd (fedprox)." in text
+        "They differ in split of the data into clients: cccccccc (fedavg), dddddddd"
+        " (fedprox)." in text
     )

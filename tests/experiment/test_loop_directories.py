@@ -71,7 +71,7 @@ def test_a_run_on_other_data_is_another_where_the_data_have_digests(
     tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "b"}
     run(tmp_path / "a", total_rounds=1)
     tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "c"}
-    with pytest.raises(experiment.DirectoryError, match="is of other data"):
+    with pytest.raises(experiment.DirectoryError, match="is of other clients"):
         run(tmp_path / "a", total_rounds=3)
 
 

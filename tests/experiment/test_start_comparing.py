@@ -59,7 +59,7 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
     others = ran("in turn", sample_fn=in_turn), ran("trained", model=trained)
     experiment.compare({"a": first, "b": same}, tmp_path / "compared")
     assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
-    whats = ("sample_fn", "Keras model, or its initial weights")
+    whats = ("sample_fn", "initial weights of the Keras model")
     for number, (other, what) in enumerate(zip(others, whats, strict=True)):
         table = tmp_path / f"compared {number}"
         experiment.compare({"a": first, "b": other}, table)

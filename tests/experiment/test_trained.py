@@ -245,3 +245,24 @@ def test_what_is_no_run_is_said(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(directory.DirectoryError):
         trained.load(tmp_path, tasks=tasks)
+
+
+def test_a_run_is_not_read_with_another_split(tmp_path):
+    split, path = tmp_path / "split.txt", tmp_path / "run"
+    clients = [list(range(40)), list(range(40, 80))]
+    split.write_text(str(dict(enumerate(clients))))
+    config = experiment.RunConfig(
+        process="fedavg",
+        total_rounds=1,
+        num_clients=2,
+        clients_per_round=1,
+        local_epochs=1,
+        partition="split_file",
+        split_file=str(split),
+        output_dir=str(path),
+    )
+    experiment.run(config)
+    assert trained.load(path).round_num == 1
+    split.write_text(str(dict(enumerate(reversed(clients)))))
+    with pytest.raises(experiment.DirectoryError, match="another split"):
+        trained.load(path)

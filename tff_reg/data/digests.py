@@ -14,13 +14,20 @@ from typing import Any
 from tff_reg.lazy import np
 
 EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
-# The name in `config.json` of the digest of all of these.
-DATA = "digest_of_data"
+# Names in `config.json`: of the digest of all examples, and of that of their split.
+DATA, DEALT = "digest_of_data", "digest_of_split"
 
 
 def together(parts: Mapping[str, str]) -> str:
     """Returns one digest of several."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def recorded(parts: Mapping[str, str]) -> dict[str, str]:
+    """Returns the digests of a run's examples and of their split, as recorded."""
+    examples = {name: value for name, value in parts.items() if name != SPLIT}
+    found = {DATA: together(examples)} if examples else {}
+    return {**found, DEALT: parts[SPLIT]} if SPLIT in parts else found
 
 
 def client_ids(count: int) -> list[str]:

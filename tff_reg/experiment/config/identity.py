@@ -42,7 +42,7 @@ CODE = "code"
 # The folders of this package on which the numbers of runs do not depend.
 _ONLY_LOOKS = ("analysis", "commands")
 # A digest of the user's Keras model and its weights.
-KERAS_MODEL = "keras_model"
+KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # Names whose values are no settings.
 NOT_SETTINGS = frozenset((*MACHINE, CODE, "settings_from"))
 
@@ -73,8 +73,14 @@ def differences(
     ]
 
 
-# The settings that may differ if runs differ only in their seed.
-DECIDED_BY_SEED = ("seed", digests.DATA, KERAS_MODEL)
+def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns what may differ if runs differ only in their seed."""
+    names = ["seed", KERAS_WEIGHTS]
+    if config.get("partition") != "split_file":
+        names.append(digests.DEALT)
+    if config.get("validation_share"):
+        names.append(digests.DATA)  # Examples that are held out by the seed.
+    return tuple(names)
 
 
 def machine() -> dict[str, Any]:

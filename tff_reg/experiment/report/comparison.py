@@ -165,8 +165,8 @@ def _groups(
             run = finished_runs.read(path, wanted, columns, weights)
             name = given or run.config.get("process") or run.path.name
             groups.setdefault(name, []).append(run)
-    if not groups:
-        raise ComparisonError("There are no runs to compare.")
+    if not groups or not all(named.values()):
+        raise ComparisonError("There are no runs to compare, or a name has none.")
     for group in groups.values():
         _check_alike(group)
     _check_analysed_alike([run for group in groups.values() for run in group])
@@ -194,7 +194,7 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 " rounds, so they have no mean."
             )
         for name in identity_lib.differences(
-            first.config, run.config, identity_lib.DECIDED_BY_SEED
+            first.config, run.config, identity_lib.decided_by_seed(first.config)
         ):
             values = f"{name} ({first.config[name]} and {run.config[name]})"
             raise ComparisonError(

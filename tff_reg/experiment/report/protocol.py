@@ -26,8 +26,10 @@ _SETTINGS = [name for name in description.DEFAULTS if name not in _NO_PART]
 _RECORDED = ("sample_fn", "client_dataset_fn")
 # and of digests, in words.
 _DIGESTS = {
-    digests.DATA: "data, or their split into clients",
-    identity_lib.KERAS_MODEL: "Keras model, or its initial weights",
+    digests.DATA: "data",
+    digests.DEALT: "split of the data into clients",
+    identity_lib.KERAS_MODEL: "Keras model",
+    identity_lib.KERAS_WEIGHTS: "initial weights of the Keras model",
 }
 
 

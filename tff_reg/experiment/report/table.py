@@ -333,7 +333,9 @@ def _with_best(
         for row, text in zip(rows, texts)
     ]
     reached = [number for number in numbers if number is not None]
-    if not reached or sum(text != "-" for text in texts) < 2:
+    # Not beside a row that ended with non-finite numbers alone.
+    are_compared = sum(text[0].isdigit() for text in texts) > 1
+    if not reached or not are_compared:
         return [*texts]
     best = choose(reached)
     return [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, lazy, models, training
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, digests
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
@@ -232,8 +232,10 @@ def load(
             " tff_reg.run as before, and use its result (result.model.save)."
         )
     task = runs.build_task(config, tasks)
-    # Training examples are analysed, too, so they must be those of the run.
-    directory.check(getattr(task.client_data, "digests", {}))
+    # Training examples are analysed, too, so all must be those of the run.
+    tested = digests.of_examples(*map(np.asarray, task.test_arrays()))
+    of_clients = getattr(task.client_data, "digests", {})
+    directory.check(digests.recorded({**of_clients, digests.TEST_EXAMPLES: tested}))
     found = TrainedRun(
         directory, config, task, checkpoint.round_num, checkpoint, weights
     )

@@ -42,9 +42,11 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 
 # Descriptions of the digests.
 _DIGESTS = {
-    digests.DATA: "other data, or of another split of them into clients",
-    identity_lib.KERAS_MODEL: (
-        "another Keras model, or of one that begins with other weights (call"
+    digests.DATA: "other data",
+    digests.DEALT: "other clients, or of another split of the data into them",
+    identity_lib.KERAS_MODEL: "another Keras model",
+    identity_lib.KERAS_WEIGHTS: (
+        "a Keras model that begins with other weights (call"
         " keras.utils.set_random_seed before it is made)"
     ),
 }
@@ -233,7 +235,7 @@ class RunDirectory:
 
     def _delete_run(self) -> None:
         # The config last: until then the directory is recognised as a run's.
-        self.delete_results()
+        self.delete_results(and_analyses=True)
         files.delete(self.path / "metrics.csv")
         files.delete(self.path / BEST_WEIGHTS)
         delete_events(self.path)
@@ -242,15 +244,10 @@ class RunDirectory:
                 files.delete_directory_at_once(self.path / name)
         files.delete(self.path / "config.json")
 
-    def delete_results(self) -> None:
+    def delete_results(self, and_analyses: bool) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
-        for name in (
-            "summary.json",
-            PICTURE,
-            WEIGHTS,
-            ALL_CLIENTS_WEIGHTS,
-            ANALYSIS,
-        ):
+        names = ["summary.json", PICTURE, WEIGHTS, ALL_CLIENTS_WEIGHTS]
+        for name in [*names, ANALYSIS] if and_analyses else names:
             files.delete(self.path / name)
 
     def _write_json(self, name: str, value: Any) -> None:

@@ -314,12 +314,8 @@ def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     }
     if config.model is None:
         plan = task.model_fn.plan
-        found[identity.KERAS_MODEL] = digests.together(
-            {
-                "network": keras_copies.digest(plan.model),
-                "weights": digests.of_examples(*plan.values),
-            }
-        )
+        found[identity.KERAS_MODEL] = keras_copies.digest(plan.model)
+        found[identity.KERAS_WEIGHTS] = digests.of_examples(*plan.values)
     return found
 
 

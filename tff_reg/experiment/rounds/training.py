@@ -62,19 +62,19 @@ class RunResult:
     """The result of a finished run."""
 
     # The process's state after the last round.
-    state: Any
+    state: Any = dataclasses.field(repr=False)
     # `process.get_model_weights(state)`.
-    weights: Any
+    weights: Any = dataclasses.field(repr=False)
     # `process.get_all_clients_weights(state)`; None if the process has no such mean.
-    all_clients_weights: Any
+    all_clients_weights: Any = dataclasses.field(repr=False)
     # One row per round: numbers by column, None for an empty cell.
-    rows: list[Row]
+    rows: list[Row] = dataclasses.field(repr=False)
     # The contents of `summary.json`.
     summary: dict[str, Any]
     # Builds the `model`.
     build_model: Callable[[], Any] = dataclasses.field(repr=False)
     # The curves that `plot` draws, and the texts above them.
-    drawn: Sequence[curves.Curve] = ()
+    drawn: Sequence[curves.Curve] = dataclasses.field(default=(), repr=False)
     title: str = ""
     subtitle: str = ""
 
@@ -141,8 +141,8 @@ class Training:
       sample_fn: Samples the clients in place of `client_sampling`: called with the
         round (from 1) and all clients' ids, it returns the ids of the cohort. Its
         result may depend on its arguments only, since a resumed run does not call it
-        for the rounds done. `config.json` has its digest: a run is not resumed with
-        another function.
+        for the rounds done. `config.json` has its name: a run is not resumed with a
+        function of another name.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
         `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
@@ -321,8 +321,7 @@ class Rounds:
         parts: dict[str, str] = {}
         for each in (self._training.client_data, self._training.evaluate):
             parts.update(getattr(each, "digests", {}))
-        if parts:
-            self._settings[digests.DATA] = digests.together(parts)
+        self._settings.update(digests.recorded(parts))
         if not self._training.overwrite:
             directory.check(self._settings)
         config = {**self._settings, **identity.machine()}
@@ -351,7 +350,7 @@ class Rounds:
                 run.table.keep_evaluations(run.rounds_per_evaluation)
         # Work of the last process beyond its checkpoint is deleted and done again.
         self._state.delete_unnamed(directory.checkpoints.all())
-        directory.delete_results()
+        directory.delete_results(and_analyses=not self.are_done)
         directory.write_metrics(run.table)
 
     def do_one(self) -> Row:
@@ -409,8 +408,8 @@ class Rounds:
         """Returns the row of a round, with the columns that later rounds fill."""
         evaluate = self._training.evaluate
         if found.get(metrics.NUM_EXAMPLES) == 0:
-            # There is no mean, though the sums say 0: NaN if clients were rejected, else
-            # an empty cell, as nobody trained.
+            # There is no mean, though the sums say 0: NaN if clients were rejected, an
+            # empty cell if nobody trained.
             nothing = math.nan if metrics.rejected_clients(found) else None
             of_methods = [
                 name
@@ -485,7 +484,13 @@ class Rounds:
             contents[_STOPPED] = json.dumps(self._stopped_early).encode()
         parts = self._state.parts()
         for callback in self._callbacks:
-            contents.update(callback.keep())
+            kept = callback.keep()
+            if taken := kept.keys() & {*parts, *contents}:
+                raise ValueError(
+                    f"{type(callback).__name__}.keep returns {min(taken)!r}, a name"
+                    " that the checkpoint has already: take another one."
+                )
+            contents.update(kept)
         for name, content in contents.items():
             parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
         self._directory.checkpoints.save(run.rounds_done, parts)

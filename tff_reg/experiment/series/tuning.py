@@ -63,6 +63,8 @@ def parse(text: str) -> dict[str, tuple]:
             hint = near_names(name, list(known)) if name not in known else ""
             reason = f"{name} is not a setting that can be tuned{hint}."
             raise SettingError("grid", text, reason)
+        if name in grid:
+            raise SettingError("grid", text, f"{name} is there twice: join its values.")
         read = [known[name].read(value.strip()) for value in values.split(",")]
         for value in read:
             known[name].check(value)
