@@ -123,7 +123,7 @@ def _partition(config: ResolvedConfig) -> str:
 
 def _cohort(config: ResolvedConfig, sample_fn: Optional[str] = None) -> str:
     if sample_fn is not None:
-        return f"clients by {sample_fn} of {config.num_clients}"
+        return f"of {config.num_clients}, by {sample_fn}"
     if config.clients_per_round == config.num_clients:
         return f"all {progress.count(config.num_clients, 'client')} every round"
     some = f"{config.clients_per_round} of {config.num_clients} clients a round"
