@@ -50,7 +50,7 @@ class KerasModelFn:
         self._label_spec = label_spec
 
     def __call__(self, *, in_place: bool = False) -> learning_model_lib.LearningModel:
-        """Makes a model; `in_place`, its variables are the Keras model's own."""
+        """Makes a model; with `in_place` it shares the Keras model's variables."""
         return learning_model_lib.LearningModel(
             keras_network.KerasNetwork(self.plan, in_place),
             loss_fn=self._loss_fn,

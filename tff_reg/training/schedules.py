@@ -16,9 +16,6 @@ from typing import Any
 from tff_reg.lazy import tf
 from tff_reg.training.process_settings import ProcessSettings
 
-# Name of a listed schedule's constants in graphs.
-LISTED = "tff_reg_listed_schedule"
-
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -60,8 +57,8 @@ class _Listed(Schedule):
     factors: tuple[float, ...]
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
-        factors = tf.constant(self.factors, tf.float64, name=LISTED)
-        last = tf.constant(len(self.factors) - 1, round_num.dtype, name=LISTED)
+        factors = tf.constant(self.factors, tf.float64)
+        last = tf.constant(len(self.factors) - 1, round_num.dtype)
         return tf.gather(factors, tf.minimum(round_num, last))
 
 

@@ -331,7 +331,7 @@ class _Resolution:
             )
 
     def _places(self) -> None:
-        """Settles where the run is written and where Ray is."""
+        """Resolves the output directory and the address of Ray."""
         values = self.values
         if not values["output_dir"]:
             self._refuse("output_dir", "give the name of a directory.")
