@@ -194,13 +194,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
                 [0.0] * len(by_round),
             )
         )
-    seeds = len({row["seed"] for row in rows})
-    curves.write_curves(
-        path,
-        drawn,
-        title="The same training here and in PyTorch",
-        subtitle=f"digits, Dir(0.1), mean of {seeds} seeds",
-    )
+    curves.write_curves(path, drawn, up="Test accuracy on digits, Dir(0.1) (%)")
 
 
 def _run(given: flags.FlagValues) -> None:

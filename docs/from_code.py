@@ -112,7 +112,7 @@ def draw_curves(path, name):
         known = _curves(file)
         if name in known:
             panels[title] = [known[each] for each in dict.fromkeys(("fedavg", name))]
-    curves.write_panels(path, panels, title="Test accuracy")
+    curves.write_panels(path, panels, up="Test accuracy (%)")
 
 
 @functools.cache

@@ -23,7 +23,7 @@ def curve(name, last=0.5, rounds=(1, 2, 3)):
 )
 def test_writes_a_png_of_readable_size(tmp_path, drawn):
     path = tmp_path / "curves.png"
-    curves.write_curves(path, drawn, title="digits", subtitle="3 seeds")
+    curves.write_curves(path, drawn)
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG")
     assert struct.unpack(">II", content[16:24]) == (1440, 900)
@@ -31,7 +31,7 @@ def test_writes_a_png_of_readable_size(tmp_path, drawn):
 
 def test_a_pdf_beside_it_has_the_same_bytes_each_time(tmp_path):
     for name in ("a.png", "b.png"):
-        curves.write_curves(tmp_path / name, [curve("man")], title="digits", pdf=True)
+        curves.write_curves(tmp_path / name, [curve("man")], pdf=True)
     first, second = ((tmp_path / f"{name}.pdf").read_bytes() for name in "ab")
     assert first.startswith(b"%PDF") and first == second
     # Letters, not their outlines (Type 3), which some publishers refuse.
@@ -43,7 +43,7 @@ def test_shows_means_and_bands(tmp_path):
     def drawn(name, mean, deviation):
         path = tmp_path / name
         each = curves.Curve("fedavg", [1, 2], [0.4, mean], [0.1, deviation])
-        curves.write_curves(path, [each], title="digits")
+        curves.write_curves(path, [each])
         return path.read_bytes()
 
     first = drawn("a", 0.5, 0.1)
@@ -54,7 +54,7 @@ def test_shows_means_and_bands(tmp_path):
 
 def test_14_curves_are_told_apart_by_a_legend_in_the_picture():
     drawn = [curve(f"fedalign+method{index}", 0.5 + index / 100) for index in range(14)]
-    figure = curves.draw_curves(drawn, title="digits")
+    figure = curves.draw_curves(drawn)
     (axes,) = figure.axes
     styles = {
         (line.get_color(), line.get_linestyle())

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import io
 import pathlib
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from tff_reg import files
 from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_ticker
 
 _INK, _GRID = "#222222", "#d9d9d9"
-ROUNDS = "Communication round"
+ROUNDS, ACCURACY = "Communication round", "Accuracy (%)"
 # Okabe and Ito's colours, distinguishable with every kind of colour vision, without the
 # yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
 _COLORS = (
@@ -28,8 +27,6 @@ _COLORS = (
 )
 # Once all colours are used, they repeat with the next line style.
 _DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
-# The note below the axes: characters per line, and the largest number of lines.
-_NOTE_WIDTH, _NOTE_LINES = 150, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,37 +63,18 @@ def write_curves(
 def draw_curves(
     curves: Sequence[Curve],
     *,
-    title: str,
-    subtitle: str = "",
+    title: str = "",
     across: str = ROUNDS,
-    note: str = "",
+    up: str = ACCURACY,
 ) -> mpl_figure.Figure:
-    """Draws curves, at least one, with bands.
+    """Draws curves, at least one, with bands; `across` and `up` are the axes' labels.
 
     The legend at the right has each curve's last value, the highest first.
     """
     axes = new_axes()
-    bounds = _draw(axes, curves)
-    style(
-        axes,
-        rounds=[number for curve in curves for number in curve.rounds],
-        values=bounds,
-        title=title,
-        subtitle=subtitle,
-        across=across,
-    )
-    _make_room(axes, bounds)
-    lines = textwrap.wrap(
-        note,
-        _NOTE_WIDTH,
-        break_on_hyphens=False,
-        max_lines=_NOTE_LINES,
-        placeholder=" ...",
-    )
-    bottom = 0.115 + 0.024 * len(lines)
-    axes.figure.subplots_adjust(left=0.085, right=0.75, top=0.865, bottom=bottom)
-    axes.figure.text(
-        0.012, 0.012, "\n".join(lines), fontsize=8.5, color="#555555", va="bottom"
+    _draw(axes, curves, title, across, up)
+    axes.figure.subplots_adjust(
+        left=0.085, right=0.75, top=0.91 if title else 0.97, bottom=0.1
     )
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(curves)), key=lambda i: -curves[i].mean[-1])
@@ -118,47 +96,33 @@ def write_panels(
     path: files.PathLike,
     panels: Mapping[str, Sequence[Curve]],
     *,
-    title: str,
-    subtitle: str = "",
     across: str = ROUNDS,
+    up: str = ACCURACY,
     has_points: bool = False,
 ) -> None:
     """Draws curves in one panel per name, two side by side, and writes a PNG.
 
-    `across` is the label of the horizontal axes; `has_points` marks every value.
+    `across` and `up` are the axes' labels; `has_points` marks every value.
     """
-    if len(panels) == 1 and not has_points:
-        ((name, drawn),) = panels.items()
-        subtitle = ", ".join(part for part in (name, subtitle) if part)
-        write_curves(path, drawn, title=title, subtitle=subtitle, across=across)
-        return
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(width=9.6 if columns == 1 else 15.0, height=6.0 * rows)
     for number, (name, drawn) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
-        bounds = _draw(axes, drawn, has_points)
-        style(
-            axes,
-            rounds=[place for curve in drawn for place in curve.rounds],
-            values=bounds,
-            title=name or title,
-            subtitle=subtitle,
-            across=across,
-        )
-        _make_room(axes, bounds)
+        _draw(axes, drawn, name, across, up, has_points)
         axes.legend(fontsize=10, frameon=False, loc="lower right")
-    if columns == 1:
-        figure.tight_layout()
-    else:
-        height = 6.0 * rows
-        figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / height))
-        figure.suptitle(title, fontsize=20, x=0.01, y=1 - 0.15 / height, ha="left")
+    figure.tight_layout()
     save(figure.axes[0], path)
 
 
-def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[float]:
-    """Draws curves with bands; returns the bounds of the bands, in percent."""
+def _draw(
+    axes: Any,
+    curves: Sequence[Curve],
+    title: str,
+    across: str,
+    up: str,
+    has_points: bool = False,
+) -> None:
     bounds: list[float] = []
     for index, curve in enumerate(curves):
         mean = [100 * value for value in curve.mean]
@@ -168,8 +132,11 @@ def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[
         bounds += [*lower, *upper]
         color = color_of(index)
         axes.fill_between(
-            curve.rounds, lower, upper, color=color, alpha=0.13, linewidth=0
+            curve.rounds, lower, upper, color=color, alpha=0.12, linewidth=0
         )
+        if any(bands):  # Edges keep bands that overlap apart.
+            for edge in (lower, upper):
+                axes.plot(curve.rounds, edge, color=color, linewidth=0.6, alpha=0.6)
         axes.plot(
             curve.rounds,
             mean,
@@ -181,14 +148,17 @@ def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[
             zorder=3,
         )
         axes.plot(curve.rounds[-1], mean[-1], "o", color=color, markersize=6, zorder=4)
-    return bounds
-
-
-def _make_room(axes: Any, bounds: Sequence[float]) -> None:
-    """Ends the vertical axis a little above the curves."""
-    bottom, _ = axes.get_ylim()
-    top = max(bounds)
-    axes.set_ylim(bottom, min(103.0, top + max(0.04 * (top - bottom), 1.0)))
+    first, final = (f(place for c in curves for place in c.rounds) for f in (min, max))
+    margin = 0.02 * (final - first) or 0.5
+    axes.set_xlim(first - margin, final + margin)
+    margin = max(0.04 * (max(bounds) - min(bounds)), 2.0)
+    axes.set_ylim(max(0.0, min(bounds) - margin), min(100.5, max(bounds) + margin))
+    axes.xaxis.set_major_locator(
+        mpl_ticker.MaxNLocator(
+            integer=across == ROUNDS, steps=[1, 2, 5, 10], min_n_ticks=1
+        )
+    )
+    style(axes, across, up, title)
 
 
 def color_of(index: int) -> str:
@@ -220,42 +190,16 @@ def as_png(figure: mpl_figure.Figure) -> bytes:
     return buffer.getvalue()
 
 
-def style(
-    axes: Any,
-    *,
-    rounds: Sequence[float],
-    values: Sequence[float],
-    title: str,
-    subtitle: str,
-    across: str = ROUNDS,
-) -> None:
-    """Sets the limits, labels, grid and titles of axes.
-
-    Limits follow from `rounds` and `values` (percent); `across` is the rounds' label.
-    """
-    first, final = min(rounds), max(rounds)
-    margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
-    # A single round stands at the right, near the curves' names.
-    after = 0.05 * margin if first == final else margin
-    axes.set_xlim(first - margin, final + after)
-    bottom = min(values, default=0.0)
-    # Start at 0 unless that would flatten the curve into the top of the picture.
-    axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
+def style(axes: Any, across: str, up: str, title: str = "") -> None:
+    """Sets the labels, grid and title of axes."""
     axes.set_xlabel(across, fontsize=13, color=_INK)
-    axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
-    axes.yaxis.set_major_formatter(mpl_ticker.PercentFormatter(decimals=0, symbol=""))
-    axes.xaxis.set_major_locator(
-        mpl_ticker.MaxNLocator(integer=across == ROUNDS, steps=[1, 2, 5, 10])
-    )
+    axes.set_ylabel(up, fontsize=13, color=_INK)
     axes.tick_params(labelsize=12, colors=_INK)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
-    axes.text(
-        0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
-    )
+    axes.set_title(title, fontsize=17, loc="left", pad=10, color=_INK)
 
 
 def save(axes: Any, path: files.PathLike, *, pdf: bool = False) -> None:

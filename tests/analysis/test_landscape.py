@@ -136,7 +136,7 @@ def _bowl(steepness):
 def test_pictures_have_one_scale_and_the_same_bytes(tmp_path):
     landscapes = {"steep": _bowl(4.0), "flat": _bowl(1.0)}
     for name in ("a.png", "b.png"):
-        landscape.write_landscapes(tmp_path / name, landscapes, title="Bowls")
+        landscape.write_landscapes(tmp_path / name, landscapes)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     image = matplotlib.image.imread(tmp_path / "a.png")
     assert image.shape[:2] == (1320, 1590)
@@ -153,16 +153,16 @@ def test_infinite_losses_are_drawn_at_the_end_of_the_scale(tmp_path):
     bowl = _bowl(1.0)
     bowl.losses[0, 0], bowl.losses[1, 1] = np.inf, np.nan
     path = tmp_path / "a.png"
-    landscape.write_landscapes(path, {"a": bowl}, title="A", highest=0.5)
+    landscape.write_landscapes(path, {"a": bowl}, highest=0.5)
     assert matplotlib.image.imread(path).shape[2] in (3, 4)
     flat = analysis.Landscape(bowl.coordinates, np.zeros([7, 7]))
-    landscape.write_landscapes(path, {"a": flat}, title="A")
+    landscape.write_landscapes(path, {"a": flat})
 
 
 def test_nothing_to_draw_gives_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="no landscape"):
-        landscape.write_landscapes(tmp_path / "a.png", {}, title="A")
+        landscape.write_landscapes(tmp_path / "a.png", {})
     bowl = analysis.Landscape(_bowl(1.0).coordinates, np.full([7, 7], np.inf))
     with pytest.raises(ValueError, match="finite"):
-        landscape.write_landscapes(tmp_path / "a.png", {"a": bowl}, title="A")
+        landscape.write_landscapes(tmp_path / "a.png", {"a": bowl})
     assert not list(tmp_path.iterdir())

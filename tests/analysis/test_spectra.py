@@ -63,16 +63,16 @@ BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
     ],
 )
 def test_pictures_show_every_run(tmp_path, write, values):
-    write(tmp_path / "1.png", values, title="T", subtitle="S")
-    write(tmp_path / "2.png", values, title="T", subtitle="S")
+    write(tmp_path / "1.png", values)
+    write(tmp_path / "2.png", values)
     assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
     assert matplotlib.image.imread(tmp_path / "1.png").shape[:2] == (900, 1440)
     assert {BLUE, VERMILION} <= _colors(tmp_path / "1.png")
-    write(tmp_path / "1.png", {"a": values["a"]}, title="T")
+    write(tmp_path / "1.png", {"a": values["a"]})
     assert VERMILION not in _colors(tmp_path / "1.png")
 
 
 @pytest.mark.parametrize("values", [{}, {"a": [0.0, 0.0]}])
 def test_nothing_to_draw_gives_one_sentence(tmp_path, values):
     with pytest.raises(ValueError, match="to draw"):
-        spectra.write_eigenvalues(tmp_path / "1.png", values, title="T")
+        spectra.write_eigenvalues(tmp_path / "1.png", values)

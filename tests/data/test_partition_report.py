@@ -119,7 +119,7 @@ def _draw(path, num_clients, num_classes, domains=0, names="class {}"):
         domains=labels // 3 % domains if domains else None,
         domain_names=[f"domain {i}" for i in range(domains)],
     )
-    held.write_figure(path, title="A title", subtitle="and how")
+    held.write_figure(path)
     with Image.open(path) as image:
         return held, np.asarray(image.convert("RGB")).astype(int)
 

@@ -162,7 +162,7 @@ def test_a_table_over_held_out_training_examples_says_so(tmp_path, drawn):
         experiment.compare(runs, tmp_path / "out")
         text = text_of(tmp_path / "out")
         assert f"{words} after 1 round: mean" in text
-        assert drawn[-1][2]["title"] == words
+        assert drawn[-1][1]["up"] == f"{words} (%)"
         assert ("that nobody trains on" in text) == (held in runs)
     # Accuracies on different examples are not compared as if they were.
     assert "differ in validation_share: 0.1 (fedavg), none (man)" in text
@@ -205,7 +205,8 @@ def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, drawn)
         write_run(tmp_path / "b", [0.4, 0.7, 0.8], seed=1),
     ]
     experiment.compare(runs, tmp_path)
-    ((_, (curve,), _),) = drawn
+    (((curve,), _),) = drawn
+    assert curve.name == "FedAvg"
     assert curve.rounds == [1, 3]
     assert curve.mean == pytest.approx([0.3, 0.6])
     assert curve.deviation == pytest.approx([0.02**0.5, 0.08**0.5])

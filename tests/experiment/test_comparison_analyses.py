@@ -108,10 +108,9 @@ def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):
     for run in runs:
         analyse(run)
     experiment.compare(runs, tmp_path / "o", columns=["mflops"])
-    by_name = {name: (curves, options) for name, curves, options in drawn}
-    (curve,), options = by_name["compute.png"]
+    ((by_round,), _), ((curve,), options) = drawn
     # Two clients a round; 262.237 x 10^6 an example; the seeds' mean is 100 a client.
     assert curve.rounds == pytest.approx([262.237e6 * n / 1e9 for n in (100, 200)])
     assert curve.mean == [0.2, 0.6]
     assert "10^9" in options["across"]
-    assert by_name["curves.png"][0][0].rounds == [1, 2]
+    assert by_round.rounds == [1, 2]

@@ -48,7 +48,7 @@ def test_other_seeds_are_no_common_protocol(tmp_path):
     assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in text
 
 
-def test_runs_of_different_code_are_said_to_be(tmp_path, drawn):
+def test_runs_of_different_code_are_said_to_be(tmp_path):
     code = [{"tff_reg": "01234567"}]
     first = write_run(tmp_path / "a", [0.5], process="fedavg", code=code)
     second = write_run(tmp_path / "b", [0.6], process="fedprox", code=code)
@@ -60,7 +60,7 @@ def test_runs_of_different_code_are_said_to_be(tmp_path, drawn):
         "They were not all made by the same code: tff_reg 01234567 (fedavg, moon),"
         " 89abcdef (moon)."
     )
-    assert said in words and said in drawn[-1][2]["note"]
+    assert said in words
 
 
 def test_unknown_settings_are_no_common_protocol(tmp_path):

@@ -244,7 +244,7 @@ def test_a_panel_for_each_method_a_line_or_a_heat_map():
     (image,) = second.images
     np.testing.assert_allclose(image.get_array(), [[25, 75], [50, 100]])
     labels = (second.get_xlabel(), second.get_ylabel(), second.get_title(loc="left"))
-    assert labels == ("a", "b", "man+kd")
+    assert labels == ("a", "b", "MAN+KD")
     # Of three settings each has the best of the others.
     three = [
         tried("kd", (a + b + c) / 10, a=a, b=b, c=c)

@@ -40,7 +40,7 @@ def _methods(config):
                 ascent=config.get("ascent", "code"),
             )
         ],
-        "scaffold": lambda: [methods.Scaffold()],
+        "scaffold": lambda: [methods.SCAFFOLD()],
     }
 
 

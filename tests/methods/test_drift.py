@@ -118,7 +118,7 @@ def test_the_mean_gradient_of_a_client_is_right_for_any_optimizer(kind):
 
     means = [_mean_gradient(Slower, decay, start, own, 5) for own in examples]
     process = linear.build(
-        methods.Scaffold(),
+        methods.SCAFFOLD(),
         client_optimizer_fn=optimizer,
         learning_rate_schedule=lambda round_num: decay_of_rate,
     )
@@ -251,7 +251,7 @@ def test_a_direction_beside_an_adaptive_optimizer_is_warned_of():
 
 @pytest.mark.parametrize(
     "correction",
-    [methods.Scaffold(), methods.FedCM(), methods.FedNova(proximal=0.1)],
+    [methods.SCAFFOLD(), methods.FedCM(), methods.FedNova(proximal=0.1)],
     ids=lambda correction: correction.name,
 )
 def test_methods_that_read_the_learning_rate_refuse_optimizers_without_one(correction):

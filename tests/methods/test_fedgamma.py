@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("in_process")
 def test_is_scaffold_and_fedsam_to_the_bit():
     data_sets = [linear.whole(*linear.examples(seed)) for seed in range(2)]
     gamma = linear.build(methods.FedGAMMA(radius=0.1))
-    both = linear.build(methods.FedSAM(radius=0.1), methods.Scaffold())
+    both = linear.build(methods.FedSAM(radius=0.1), methods.SCAFFOLD())
     weights = linear.weights_of(gamma, gamma.initialize())
     results = []
     for process in (gamma, both):

@@ -8,7 +8,7 @@ from tff_reg.methods import all_clients
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-SCAFFOLD = methods.Scaffold()
+SCAFFOLD = methods.SCAFFOLD()
 
 
 def test_with_identical_clients_it_is_fedavg():

@@ -27,9 +27,9 @@ _MEASURED = {
 }
 _TINY_POINTS = 3
 _OF = {
-    "ema": "moving average of the {} accuracy",
-    "accuracy": "{} accuracy",
-    "all_clients": "{} accuracy of the mean of all clients' last models",
+    "ema": "Moving average of the {} accuracy (%)",
+    "accuracy": "Accuracy ({}, %)",
+    "all_clients": "Accuracy ({}, %) of the mean of all clients",
 }
 
 
@@ -127,9 +127,7 @@ def _write_curves(
                 )
             )
     if panels:
-        curves.write_panels(
-            path, panels, title=made.artifact.title, subtitle=_subtitle(made, cells)
-        )
+        curves.write_panels(path, panels, up=_measured(made))
 
 
 def _write_compute_time(
@@ -157,9 +155,8 @@ def _write_compute_time(
         curves.write_panels(
             path,
             {"": drawn},
-            title=made.artifact.title,
-            subtitle=_subtitle(made, cells),
             across="Seconds per round",
+            up=_measured(made),
             has_points=True,
         )
 
@@ -173,23 +170,22 @@ def _write_of_weights(
         row: finished_runs.analysis_folder(paths[0], artifact.weights)
         for (_, row), paths in cells.items()
     }
-    title, subtitle = artifact.title, f"seed {made.seeds[0]}"
     path = directory / FILES[0]
     if artifact.picture == "landscape":
         found = {row: _landscape(folder) for row, folder in folders.items()}
-        landscape.write_landscapes(path, found, title=title, subtitle=subtitle)
+        landscape.write_landscapes(path, found)
     elif artifact.picture == "singular_values":
         values = {
             row: _column(folder / "singular_values.csv", "singular_value")
             for row, folder in folders.items()
         }
-        spectra.write_singular_values(path, values, title=title, subtitle=subtitle)
+        spectra.write_singular_values(path, values)
     else:
         eigenvalues = {
             row: _column(folder / "eigenvalues.csv", "eigenvalue")
             for row, folder in folders.items()
         }
-        spectra.write_eigenvalues(path, eigenvalues, title=title, subtitle=subtitle)
+        spectra.write_eigenvalues(path, eigenvalues)
         densities = {
             row: estimates.SpectralDensity(
                 np.array(_column(folder / "density.csv", "eigenvalue")),
@@ -197,9 +193,7 @@ def _write_of_weights(
             )
             for row, folder in folders.items()
         }
-        spectra.write_densities(
-            directory / FILES[1], densities, title=title, subtitle=subtitle
-        )
+        spectra.write_densities(directory / FILES[1], densities)
 
 
 def _column(path: pathlib.Path, name: str) -> list[float]:
@@ -214,8 +208,6 @@ def _landscape(folder: pathlib.Path) -> landscape.Landscape:
     return landscape.Landscape(first, losses.reshape(points, points))
 
 
-def _subtitle(made: reproduction.Reproduction, cells: _Cells) -> str:
-    most = max(map(len, cells.values()))
-    how = "one seed" if most == 1 else f"mean and deviation of {most} runs"
+def _measured(made: reproduction.Reproduction) -> str:
     tested = metrics.tested(made.planned[0].config.dump())
-    return f"{_OF[made.artifact.curve].format(tested)}, {how}"
+    return _OF[made.artifact.curve].format(tested)

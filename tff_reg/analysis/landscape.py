@@ -163,8 +163,6 @@ def write_landscapes(
     path: files.PathLike,
     landscapes: Mapping[str, Landscape],
     *,
-    title: str,
-    subtitle: str = "",
     highest: Optional[float] = None,
 ) -> None:
     """Draws landscapes side by side on one scale: surfaces, and contours below."""
@@ -192,7 +190,7 @@ def write_landscapes(
         drawn = _draw_contours(contour, landscape, losses, low, high)
         if column == 1:
             contour.set_ylabel("second direction", fontsize=11, color=_INK)
-    _finish(figure, drawn, columns, title, subtitle)
+    _finish(figure, drawn)
     with files.atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
@@ -265,14 +263,13 @@ def _few_ticks():
     return mpl_ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
 
 
-def _finish(figure, drawn, columns: int, title: str, subtitle: str) -> None:
+def _finish(figure, drawn) -> None:
     width, height = figure.get_size_inches()
-    top = 1 - 0.75 / height
     right = 1 - 1.25 / width
     figure.subplots_adjust(
         left=0.75 / width,
         right=right,
-        top=top - 0.3 / height,
+        top=1 - 0.4 / height,
         bottom=0.6 / height,
         wspace=0.22,
         hspace=0.12,
@@ -283,6 +280,3 @@ def _finish(figure, drawn, columns: int, title: str, subtitle: str) -> None:
     scale.locator = mpl_ticker.MaxNLocator(6)
     scale.update_ticks()
     scale.ax.tick_params(labelsize=9, colors=_INK)
-    left = 0.35 / width
-    figure.text(left, 1 - 0.42 / height, title, fontsize=16, color=_INK)
-    figure.text(left, 1 - 0.72 / height, subtitle, fontsize=11, color=_MUTED)

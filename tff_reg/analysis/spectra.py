@@ -12,7 +12,7 @@ from tff_reg import curves, files, models
 from tff_reg.analysis import estimates, objective
 from tff_reg.lazy import mpl_ticker, np
 
-_INK, _GRID = "#222222", "#d9d9d9"
+_INK = "#222222"
 # The lower end of the density axis, as a share of the highest density.
 _LOWEST_DENSITY = 1e-6
 
@@ -53,9 +53,6 @@ def classifier_singular_values(model) -> np.ndarray:
 def write_eigenvalues(
     path: files.PathLike,
     eigenvalues: Mapping[str, Sequence[float]],
-    *,
-    title: str,
-    subtitle: str = "",
 ) -> None:
     """Draws the magnitudes of eigenvalues by rank, on a logarithmic scale.
 
@@ -87,16 +84,12 @@ def write_eigenvalues(
     axes.yaxis.set_major_formatter(mpl_ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     axes.yaxis.set_minor_formatter(mpl_ticker.NullFormatter())
     _count_ranks(axes)
-    _label(axes, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
-    _save(axes, path, title, subtitle)
+    _save(axes, path, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
 
 
 def write_singular_values(
     path: files.PathLike,
     singular_values: Mapping[str, Sequence[float]],
-    *,
-    title: str,
-    subtitle: str = "",
 ) -> None:
     """Draws singular values by rank."""
     if not singular_values:
@@ -114,16 +107,12 @@ def write_singular_values(
         )
     axes.set_ylim(bottom=0)
     _count_ranks(axes)
-    _label(axes, "Rank", "Singular value of the classifier's weights")
-    _save(axes, path, title, subtitle)
+    _save(axes, path, "Rank", "Singular value of the classifier's weights")
 
 
 def write_densities(
     path: files.PathLike,
     densities: Mapping[str, estimates.SpectralDensity],
-    *,
-    title: str,
-    subtitle: str = "",
 ) -> None:
     """Draws spectral densities on a logarithmic scale."""
     if not densities:
@@ -139,29 +128,15 @@ def write_densities(
         axes.plot(grid, density, color=color, linewidth=1.6, label=name)
     axes.set_yscale("log")
     axes.set_ylim(floor, 3 * highest)
-    _label(axes, "Eigenvalue of the Hessian", "Density")
-    _save(axes, path, title, subtitle)
+    _save(axes, path, "Eigenvalue of the Hessian", "Density")
 
 
 def _count_ranks(axes) -> None:
     axes.xaxis.set_major_locator(mpl_ticker.MaxNLocator(integer=True))
 
 
-def _label(axes, horizontal: str, vertical: str) -> None:
-    axes.set_xlabel(horizontal, fontsize=13, color=_INK)
-    axes.set_ylabel(vertical, fontsize=13, color=_INK)
-
-
-def _save(axes, path: files.PathLike, title: str, subtitle: str) -> None:
-    axes.tick_params(labelsize=12, colors=_INK)
-    axes.grid(True, color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+def _save(axes, path: files.PathLike, horizontal: str, vertical: str) -> None:
+    curves.style(axes, horizontal, vertical)
     axes.legend(fontsize=12, frameon=False)
-    axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
-    axes.text(
-        0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
-    )
-    axes.figure.subplots_adjust(left=0.105, right=0.955, top=0.865, bottom=0.115)
+    axes.figure.subplots_adjust(left=0.105, right=0.97, top=0.97, bottom=0.1)
     curves.save(axes, path)

@@ -207,12 +207,9 @@ def partition(given):
     files.check_place(output_dir, "output_dir")
     held = partition_report.of_task(runs.build_task(asked))
     files.make_directory(output_dir, "output_dir")
-    title = f"{asked.task}, {asked.partition}"
-    if asked.concentration is not None:
-        title += f"({asked.concentration:g})"
     for name, write in (
         ("partition.csv", held.write_csv),
-        ("partition.png", lambda path: held.write_figure(path, title=title)),
+        ("partition.png", held.write_figure),
     ):
         with files.atomic_path(output_dir / name) as temporary:
             write(temporary)
@@ -264,11 +261,6 @@ def _run_names(run_dirs):
     return names if is_clear else {run_dir: str(run_dir) for run_dir in run_dirs}
 
 
-def _of_task(run_dirs):
-    """Returns the tasks of runs, for the subtitle of a figure."""
-    return ", ".join(sorted({_config(run_dir).task for run_dir in run_dirs}))
-
-
 _HESSIAN = ("run_dir", "output_dir", "weights", *_names(curvature.Settings))
 
 
@@ -296,23 +288,18 @@ def hessian(given):
                 cell += f" ± {row['standard_error']:.2g}"
             columns.setdefault(row["quantity"], []).append(cell)
     print(*tables.to_markdown(columns), sep="\n")
-    subtitle = f"{_of_task(run_dirs)}, {wanted.examples} training examples"
     eigenvalues = {d: found["eigenvalues"]["values"] for d, found in results.items()}
     _draw(
         given,
         "eigenvalues.png",
         {d: values if len(values) > 1 else None for d, values in eigenvalues.items()},
-        lambda path, drawn: spectra.write_eigenvalues(
-            path, drawn, title="Largest eigenvalues of the Hessian", subtitle=subtitle
-        ),
+        spectra.write_eigenvalues,
     )
     _draw(
         given,
         "density.png",
         {d: curvature.density(found) for d, found in results.items()},
-        lambda path, drawn: spectra.write_densities(
-            path, drawn, title="Spectral density of the Hessian", subtitle=subtitle
-        ),
+        spectra.write_densities,
     )
 
 
@@ -337,16 +324,7 @@ def landscape(given):
         given,
         "landscape.png",
         found,
-        lambda path, drawn: landscape_lib.write_landscapes(
-            path,
-            drawn,
-            title="Loss around the model",
-            subtitle=(
-                f"{_of_task(run_dirs)}, {wanted.examples} training examples,"
-                f" {wanted.directions}"
-            ),
-            highest=given.get("highest"),
-        ),
+        functools.partial(landscape_lib.write_landscapes, highest=given.get("highest")),
     )
 
 
@@ -373,12 +351,7 @@ def singular_values(given):
         given,
         "singular_values.png",
         found,
-        lambda path, drawn: spectra.write_singular_values(
-            path,
-            drawn,
-            title="Singular values of the classifier",
-            subtitle=_of_task(run_dirs),
-        ),
+        spectra.write_singular_values,
     )
 
 

@@ -38,6 +38,7 @@ _OWN = (
     finished_runs.WEIGHTS,
     tuning.GRID,
     *jobs.SETTINGS,
+    Setting("title", str, None, "title of the pictures"),
 )
 # The settings that may be given with finished runs.
 _OF_TABLES = (
@@ -106,6 +107,7 @@ def write(given, done, groups, measured, tuned=None, columns=(), weights=None):
         weights=weights,
         tuned=tuned or {},
         missing=done.missing,
+        title=given.title or "",
     )
     return True
 

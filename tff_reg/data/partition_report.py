@@ -29,7 +29,7 @@ _FEW_CLASSES = 12
 _FEW_CLIENTS = 50
 # Number of largest classes in a client's row if the classes have no columns.
 _NAMED_CLASSES = 3
-_INK, _FAINT, _BAR = "#222222", "#555555", "#0b5fa5"
+_INK, _BAR = "#222222", "#0b5fa5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,9 +137,7 @@ class PartitionReport:
             lines.append(f"domains: {_spread(own)} of {len(self.domain_names)} each")
         return lines
 
-    def write_figure(
-        self, path: str | os.PathLike, *, title: str, subtitle: str = ""
-    ) -> None:
+    def write_figure(self, path: str | os.PathLike) -> None:
         """Draws the examples of each client as a PNG of 1440 x 900 pixels.
 
         With few clients and classes, it has stacked bars with a colour per class. Else
@@ -154,19 +152,17 @@ class PartitionReport:
             and len(self.class_names) <= _FEW_CLASSES
         )
         left = 0.09 if few or not self._names_fit else 0.14
-        figure.text(left, 0.95, title, fontsize=17, color=_INK, va="center")
-        figure.text(left, 0.905, subtitle, fontsize=11.5, color=_FAINT, va="center")
         order = np.arange(len(self.client_ids))
         if len(order) > _FEW_CLIENTS:
             order = np.lexsort((-self.counts.max(axis=1), self.counts.argmax(axis=1)))
         bottom = 0.21 if self.domain_names else 0.11
         width = (0.81 if few else 0.9) - left
         if few:
-            axes = figure.add_axes((left, bottom, width, 0.86 - bottom))
+            axes = figure.add_axes((left, bottom, width, 0.95 - bottom))
             self._draw_bars(axes)
         else:
-            axes = figure.add_axes((left, bottom, width, 0.68 - bottom))
-            self._draw_sizes(figure.add_axes((left, 0.71, width, 0.15)), order)
+            axes = figure.add_axes((left, bottom, width, 0.77 - bottom))
+            self._draw_sizes(figure.add_axes((left, 0.8, width, 0.15)), order)
             self._draw_map(axes, figure.add_axes((0.915, bottom, 0.015, 0.3)), order)
         last = axes
         if self.domain_names:

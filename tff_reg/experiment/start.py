@@ -11,7 +11,6 @@ from tff_reg import lazy
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
-    description,
     live_curve,
     progress as progress_lib,
     training,
@@ -116,8 +115,7 @@ def carried_out(
         )
     callbacks = [*arguments.callbacks]
     if progress is None and live_curve.is_possible():
-        texts = description.plot_texts(checked.config)
-        callbacks.append(live_curve.LiveCurve(*texts))
+        callbacks.append(live_curve.LiveCurve())
     result = checked.run(
         progress=progress,
         callbacks=callbacks,

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
-from tff_reg import curves, tables
+from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import RunConfig
@@ -66,7 +66,7 @@ class Comparison:
         drawn = comparison.curves_of(self._table)
         if not drawn:
             raise ValueError("No run measured an accuracy that could be drawn.")
-        return curves.draw_curves(drawn, **comparison.texts(self._table))
+        return comparison.draw(self._table, drawn)
 
     def to_latex(self) -> str:
         """Returns the table for LaTeX (booktabs), as in `table.tex`."""

@@ -296,6 +296,14 @@ def required_settings(process: str, given: Collection[str] = ()) -> dict[str, An
     return required
 
 
+def published_name(process: str) -> str:
+    """Returns a process as papers write it, `FedProx+MAN`; others as they are."""
+    parts = process.split("+")
+    if any(part not in BUILTIN and part not in _loaded for part in parts):
+        return process
+    return "+".join(find(part).__name__ for part in parts)
+
+
 def without(process: str, other: str) -> str:
     """Removes the methods of `other` from `process`; 'fedavg' if none is left."""
     left = [part for part in parts_of(process) if part not in parts_of(other)]

@@ -22,7 +22,7 @@ from tff_reg.methods import cards, fedsam, method, scaffold
 
 
 @dataclasses.dataclass(frozen=True)
-class FedGAMMA(fedsam.FedSAM, scaffold.Scaffold):
+class FedGAMMA(fedsam.FedSAM, scaffold.SCAFFOLD):
     """SCAFFOLD and FedSAM."""
 
     name = "fedgamma"

@@ -31,7 +31,7 @@ from tff_reg.methods import cards, drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaffold(method.Method):
+class SCAFFOLD(method.Method):
     """Control variates, without hyperparameters."""
 
     name = "scaffold"

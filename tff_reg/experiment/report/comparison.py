@@ -15,6 +15,7 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from tff_reg.experiment.report import (
 )
 from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
 from tff_reg.experiment.report.table import Groups, Row, Tuned
+from tff_reg.lazy import mpl_figure
+from tff_reg.methods import catalogue
 
 FILES = (
     *("table.csv", "table.md", "table.tex"),
@@ -51,6 +54,7 @@ def compare(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
+    title: str = "",
 ) -> list[Row]:
     """Compares finished runs and writes their table and their curves.
 
@@ -66,6 +70,7 @@ def compare(
       weights: The weights at which the Hessian's eigenvalue and trace are measured.
       tuned: The results of tuning, by group name.
       missing: Names of unfinished runs, which the notes list; nothing is in bold then.
+      title: Title of the pictures.
 
     Returns:
       The rows of `table.csv`, numbers by column; None for an empty cell.
@@ -87,7 +92,7 @@ def compare(
         tuned=tuned,
         missing=missing,
     )
-    write(table, output_dir)
+    write(table, output_dir, title)
     return table.rows()
 
 
@@ -127,12 +132,12 @@ def tabulate(
     )
 
 
-def write(table: table_lib.Table, output_dir: files.PathLike) -> None:
-    """Writes the `FILES` of a table."""
+def write(table: table_lib.Table, output_dir: files.PathLike, title: str = "") -> None:
+    """Writes the `FILES` of a table; the pictures get the title."""
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory, table)
-    _write_compute(directory / "compute.png", table)
+    _write_curves(directory, table, title)
+    _write_compute(directory / "compute.png", table, title)
     files.write_text(directory / "table.tex", table.latex())
     files.write_text(directory / "table.md", table.markdown())
     files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
@@ -215,24 +220,24 @@ def curves_of(table: table_lib.Table) -> list[curves.Curve]:
     return _curves(table.groups, lambda run, round_num: round_num)
 
 
-def texts(table: table_lib.Table) -> dict[str, str]:
-    """Returns the title, subtitle and note of the figures of a table."""
-    numbers = [len(group) for group in table.groups.values()]
-    subtitle = "one seed"
-    if max(numbers) > 1:
-        subtitle = (
-            f"mean of {table_lib.span(numbers)} seeds, bands of one sample deviation"
-        )
-    return {
-        "title": table_lib.accuracy(table.groups),
-        "subtitle": subtitle,
-        "note": " ".join([table.protocol.in_short(), *table.notes()]),
-    }
+def draw(
+    table: table_lib.Table,
+    drawn: Sequence[curves.Curve],
+    title: str = "",
+    across: str = curves.ROUNDS,
+) -> mpl_figure.Figure:
+    """Draws curves of a table's groups, methods by their published names."""
+    named = [
+        dataclasses.replace(curve, name=catalogue.published_name(curve.name))
+        for curve in drawn
+    ]
+    up = f"{table_lib.accuracy(table.groups)} (%)"
+    return curves.draw_curves(named, title=title, across=across, up=up)
 
 
-def _write_curves(directory: pathlib.Path, table: table_lib.Table) -> None:
+def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:
     found = curves_of(table)
-    _write_picture(directory / "curves.png", table, found, curves.ROUNDS)
+    _write_picture(directory / "curves.png", table, found, title, curves.ROUNDS)
     rows = [
         {
             "process": curve.name,
@@ -249,7 +254,7 @@ def _write_curves(directory: pathlib.Path, table: table_lib.Table) -> None:
         files.delete(directory / "curves.csv")
 
 
-def _write_compute(path: pathlib.Path, table: table_lib.Table) -> None:
+def _write_compute(path: pathlib.Path, table: table_lib.Table, title: str) -> None:
     """Draws accuracy by a client's multiply-adds, as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
     found = []
@@ -259,7 +264,7 @@ def _write_compute(path: pathlib.Path, table: table_lib.Table) -> None:
             lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
         )
     across = "Multiply-adds of a client that takes part in every round (10^9)"
-    _write_picture(path, table, found, across)
+    _write_picture(path, table, found, title, across)
 
 
 def _curves(
@@ -285,6 +290,7 @@ def _write_picture(
     path: pathlib.Path,
     table: table_lib.Table,
     drawn: Sequence[curves.Curve],
+    title: str,
     across: str,
 ) -> None:
     if not drawn:
@@ -292,4 +298,4 @@ def _write_picture(
         files.delete(path)
         files.delete(path.with_suffix(".pdf"))
         return
-    curves.write_curves(path, drawn, across=across, pdf=True, **texts(table))
+    curves.save(draw(table, drawn, title, across).axes[0], path, pdf=True)

@@ -146,18 +146,6 @@ def _memory(config: ResolvedConfig, num_weights: int) -> str:
     )
 
 
-def plot_texts(config: ResolvedConfig) -> tuple[str, str]:
-    """Returns the title of `accuracy.png` and the line below it."""
-    subtitle = (
-        _cohort(config),
-        _partition(config),
-        progress.count(config.local_epochs, "local epoch"),
-        _network(config),
-        f"seed {config.seed}",
-    )
-    return f"{config.process} on {config.task}", ", ".join(subtitle)
-
-
 def resumption(config: ResolvedConfig) -> str:
     """Describes the files that a run keeps if it stops now, and how to resume it."""
     kept = directory.RunDirectory(config.output_dir).checkpoints.all()

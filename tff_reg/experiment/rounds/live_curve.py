@@ -29,9 +29,7 @@ class LiveCurve(callbacks.Callback):
     `tff_reg.run` adds it in notebooks by default. Elsewhere it shows nothing.
     """
 
-    def __init__(self, title: str = "", subtitle: str = ""):
-        """Keeps the texts above the picture."""
-        self._titles = {"title": title, "subtitle": subtitle}
+    def __init__(self) -> None:
         self._handle: Any = None
         self._drawn_at = 0.0
 
@@ -52,7 +50,7 @@ class LiveCurve(callbacks.Callback):
         if not drawn or not is_possible():
             return
         self._drawn_at = time.monotonic()
-        figure = curves.draw_curves(drawn, **self._titles)
+        figure = curves.draw_curves(drawn)
         picture = ipython_display.Image(curves.as_png(figure), width=_WIDTH)
         if self._handle is None:
             self._handle = ipython_display.display(picture, display_id=True)

@@ -189,7 +189,6 @@ class CheckedRun:
             assumed=getattr(task.model_fn, "assumed", None),
             sample_fn=name_of(of_training.get("sample_fn")),
         )
-        title, subtitle = description.plot_texts(config)
         settings = {**self.values, **_records(config, task)}
         for line in [*header, *_remarks(config, task.client_data, y_test)]:
             progress.say(line)
@@ -210,8 +209,6 @@ class CheckedRun:
             output_dir=self.directory,
             overwrite=config.overwrite,
             settings=settings,
-            title=title,
-            subtitle=subtitle,
             weight_names=evaluation.weight_names,
             progress=progress,
             **of_training,

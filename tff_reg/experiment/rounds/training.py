@@ -73,10 +73,8 @@ class RunResult:
     summary: dict[str, Any]
     # Builds the `model`.
     build_model: Callable[[], Any] = dataclasses.field(repr=False)
-    # The curves that `plot` draws, and the texts above them.
+    # The curves that `plot` draws.
     drawn: Sequence[curves.Curve] = dataclasses.field(default=(), repr=False)
-    title: str = ""
-    subtitle: str = ""
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -102,7 +100,7 @@ class RunResult:
         """
         if not self.drawn:
             raise ValueError("The run measured no accuracy that could be drawn.")
-        return curves.draw_curves(self.drawn, title=self.title, subtitle=self.subtitle)
+        return curves.draw_curves(self.drawn)
 
     @functools.cached_property
     def model(self) -> Any:
@@ -159,8 +157,6 @@ class Training:
       overwrite: Delete the run in `output_dir` first.
       settings: Further JSON values by name, which are recorded in `config.json` and
         compared with it when a run is resumed.
-      title: Title of `accuracy.png`.
-      subtitle: The line below the title.
       weight_names: Names of the trainable and the other variables, for
         `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Shows every round; None for a bar on a terminal or in a notebook, and
@@ -187,8 +183,6 @@ class Training:
     sample_fn: Optional[SampleFn] = None
     keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    title: str = ""
-    subtitle: str = ""
     weight_names: Optional[callbacks_lib.WeightNames] = None
     progress: Optional[progress_lib.Progress] = None
     callbacks: Sequence[Callback] = ()
@@ -538,11 +532,10 @@ class Rounds:
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
                 run.write_weights(name, all_clients_weights)
-        title, subtitle = self._training.title, self._training.subtitle
         drawn = callbacks_lib.accuracy_curves(run.table, self._settings)
         if self._directory is not None and drawn:
             picture = self._directory.path / directory_lib.PICTURE
-            curves.write_curves(picture, drawn, title=title, subtitle=subtitle)
+            curves.write_curves(picture, drawn)
         for callback in self._callbacks:
             callback.on_end(run)
         if self._directory is not None:
@@ -564,8 +557,6 @@ class Rounds:
             summary,
             build_model,
             drawn,
-            title,
-            subtitle,
         )
 
 

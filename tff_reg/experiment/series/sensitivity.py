@@ -14,6 +14,7 @@ from typing import Any
 
 from tff_reg import curves, files, tables
 from tff_reg.lazy import np
+from tff_reg.methods import catalogue
 from tff_reg.settings import as_text
 
 FILES = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
@@ -72,19 +73,20 @@ def _panels(
     panels = []
     for process in dict.fromkeys(row["process"] for row in rows):
         own = [row for row in rows if row["process"] == process]
-        varied = [name for name in names if len({row[name] for row in own}) > 1]
+        name = catalogue.published_name(process)
+        varied = [each for each in names if len({row[each] for row in own}) > 1]
         if len(varied) <= 2:
-            panels += [(process, varied, own)] if varied else []
+            panels += [(name, varied, own)] if varied else []
             continue
-        for name in varied:
+        for setting in varied:
             best = [
                 max(
-                    (row for row in own if row[name] == value),
+                    (row for row in own if row[setting] == value),
                     key=lambda row: (not row.get("not_finite"), row[MEAN]),
                 )
-                for value in dict.fromkeys(row[name] for row in own)
+                for value in dict.fromkeys(row[setting] for row in own)
             ]
-            panels.append((f"{process}, best of the other settings", [name], best))
+            panels.append((f"{name}, best of the other settings", [setting], best))
     return panels
 
 
