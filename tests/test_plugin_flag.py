@@ -91,6 +91,7 @@ def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, word
         "tff_reg.commands.run",
         f"--plugin={tmp_path / 'wrong.py'}",
         f"--process={process}",
+        f"--{process}_strength=1",  # A flag of the file that cannot be.
         f"--output_dir={tmp_path / 'run'}",
         *SMALL,
     )

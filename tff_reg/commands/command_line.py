@@ -51,7 +51,10 @@ def command(body: Callable[..., None]) -> Callable[..., int]:
     ) -> int:
         before = logging.get_verbosity()
         try:
-            _load_plugins(argv)
+            try:
+                _load_plugins(argv)
+            except SettingError as error:
+                fail(error, command=f"bin/{body.__module__.rpartition('.')[2]}")
             body(argv, stop or interruption.Interruption(), **more)
         except SystemExit as end:
             if not isinstance(end.code, int):
@@ -69,19 +72,16 @@ def command(body: Callable[..., None]) -> Callable[..., int]:
 
 
 def _load_plugins(argv: Sequence[str]) -> None:
-    """Loads the third-party methods that arguments name, so that their flags exist.
-
-    A file that cannot be loaded is reported later, when the command reads its flags.
-    """
+    """Loads the third-party methods that arguments name, so that their flags exist."""
+    given = flags.FlagValues()
+    plugin = [each for each in config_lib.listed() if each.name == "plugin"]
+    define_flags(given, plugin)
     try:
-        words = flags.FlagValues().read_flags_from_files(list(argv))
-        catalogue.load_named(words)
-        for word in words:
-            name, _, files = word.lstrip("-").partition("=")
-            if name == "plugin" and word.startswith("-"):
-                config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
-    except (flags.Error, ValueError):
+        catalogue.load_named(given.read_flags_from_files(list(argv)))
+        given(["", *argv], known_only=True)
+    except (flags.Error, UnicodeDecodeError):
         return  # The command itself reports the error.
+    config_lib.RunConfig(plugin=given.plugin or ())
 
 
 def execute(

@@ -11,7 +11,6 @@ from absl import flags
 
 from tff_reg import experiment, files
 from tff_reg.commands import command_line, several
-from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import comparison, finished_runs, protocol, table
 from tff_reg.experiment.series import (
     batch,
@@ -74,7 +73,8 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 def read_flags(argv):
     """Parses the flags of the command."""
     given = flags.FlagValues()
-    own = [*config_lib.listed(), *_OWN, command_line.VERBOSITY]
+    runs = several.settings_of_runs("directory of the runs, tables and pictures")
+    own = [*runs, *_OWN, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "settings_of", "recipe"))
     command_line.parse(argv, given, _USAGE)
     for name, own in (("process", "processes"), ("seed", "seeds")):

@@ -13,7 +13,6 @@ from absl import flags
 from tff_reg import experiment, files
 from tff_reg.analysis import figures
 from tff_reg.commands import command_line, several
-from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.series import jobs, plan as series, reproduction
 from tff_reg.settings import Setting, SettingError
 from tff_reg.tasks.recipes import artifacts
@@ -108,7 +107,8 @@ def plan(given, name):
 def main(argv, stop, executor=None):
     """Plans the runs, carries them out, analyses and tabulates them."""
     given = flags.FlagValues()
-    own = [*config_lib.listed(), *_OWN, _LIST, command_line.VERBOSITY]
+    where = "directory of the table and the figure [runs/PAPER/WHICH]"
+    own = [*several.settings_of_runs(where), *_OWN, _LIST, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "scale"))
     words = command_line.parse(argv, given, _USAGE, takes_words=True)
     if len(words) > 1 or (not words and not given.list):

@@ -1,15 +1,27 @@
 """Parts that commands with several runs share: start, failures, list of files."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
 
 from tff_reg import files
 from tff_reg.commands import START, command_line
+from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.series import batch, jobs, ray_tasks
 from tff_reg.settings import SettingError
+
+
+def settings_of_runs(output_dir):
+    """Returns the settings of runs, with another help of `output_dir`."""
+    return [
+        dataclasses.replace(each, help=output_dir, default=None)
+        if each.name == "output_dir"
+        else each
+        for each in config_lib.listed()
+    ]
 
 
 def value_of(given, setting):

@@ -209,5 +209,5 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
         text,
         *([f"{trouble[0].upper()}{trouble[1:]}."] if trouble else []),
         *(privacy.in_words(guarantee) if guarantee else ()),
-        f"In {path}: {', '.join(names)}; tensorboard --logdir {path}",
+        f"In {path}: {', '.join(names)}.",
     ]
