@@ -104,10 +104,10 @@ def write_block(translator, node):
 
 
 def mend_for_readers(app, page, template, context, doctree):
-    """Mends what screen readers stumble over.
+    """Mends what readers stumble over.
 
-    The sidebar's captions, which are headings, get a level. The arguments of a function
-    are no list of definitions.
+    For screen readers, the sidebar's captions, which are headings, get a level, and the
+    arguments of a function are no list of definitions.
     """
     body = re.sub(
         r'<dl>\n(<dd><em class="sig-param">.*?)</dl>',
@@ -118,7 +118,10 @@ def mend_for_readers(app, page, template, context, doctree):
         flags=re.DOTALL,
     )
     # Between an argument and its description.
-    context["body"] = re.sub(r"(</strong>|\)) -- ", r"\1 – ", body)
+    body = re.sub(r"(</strong>|\)) -- ", r"\1 – ", body)
+    # No line breaks within a flag's name, or around the sign of a deviation.
+    body = re.sub(r"--\w+(?![^<>]*>)", r'<span class="flag">\g<0></span>', body)
+    context["body"] = body.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
     tree = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = tree.replace(
         'role="heading"', 'role="heading" aria-level="2"'
