@@ -188,7 +188,6 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert config.keys() - values.keys() - identity.NOT_SETTINGS == {
         "class_names",
         "client_dataset_fn",
-        "images",
         "metrics",
         "sample_fn",
         digests.DATA,

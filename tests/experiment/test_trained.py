@@ -16,7 +16,6 @@ from tff_reg.commands import run as run_command
 from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import directory, runs
 from tff_reg.lazy import tff
-from tff_reg.tasks import digits
 
 
 @pytest.fixture(
@@ -182,44 +181,6 @@ def test_weights_that_a_run_has_not_are_said(copy):
     manifest.with_name("best_weights.npz").unlink()
     with pytest.raises(trained.TrainedRunError, match="a run with keep_best writes it"):
         trained.load(copy, tasks=tasks, weights="best")
-
-
-@pytest.mark.parametrize("kind", ["server", "all_clients", "best"])
-def test_predictions_need_the_run_and_no_data(run, monkeypatch, kind):
-    found = trained.load(run, tasks=tasks, weights=kind)
-    images, _ = found.task.test_arrays()
-    expected = found.model().network(_test_examples(found)[0]).logits
-    stored = json.loads((run / "config.json").read_text("utf-8"))["images"]
-    assert stored == {
-        "shape": [8, 8, 1],
-        "dtype": "uint8",
-        "mean": [digits.MEAN],
-        "std": [digits.STD],
-        "largest": 16.0,
-    }
-    monkeypatch.delattr(digits, "load")
-    np.testing.assert_allclose(
-        experiment.predict(run, images, weights=kind), expected, rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize(
-    "change", [lambda x: x / 16, lambda x: x[..., 0], lambda x: x[:, :4], np.float32]
-)
-def test_images_of_another_form_are_refused(run, change):
-    images = np.zeros((2, 8, 8, 1), np.uint8)
-    with pytest.raises(ValueError, match=r"takes uint8 \['n', 8, 8, 1\]\."):
-        experiment.predict(run, change(images))
-
-
-def test_a_run_that_does_not_say_how_its_images_are_normalised_is_refused(copy):
-    config = json.loads((copy / "config.json").read_text("utf-8"))
-    del config["images"]
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        trained.TrainedRunError, match="does not say how its images are"
-    ):
-        experiment.predict(copy, np.zeros((2, 8, 8, 1), np.uint8))
 
 
 def test_clients_are_not_measured_with_other_weights(run, tmp_path):

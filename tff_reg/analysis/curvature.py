@@ -97,7 +97,6 @@ def measure(
     output_dir: files.PathLike,
     *,
     report: Callable[[str], None] = lambda line: None,
-    progress: bool = False,
 ) -> dict[str, Any]:
     """Measures a run and writes the files; resumes an interrupted call."""
     if settings.clients and run.kind != "server":
@@ -105,7 +104,7 @@ def measure(
         raise SettingError("clients", settings.clients, reason)
     if settings.clients:
         run.check_client_states()
-    return _Measuring(run, settings, pathlib.Path(output_dir), report, progress).all()
+    return _Measuring(run, settings, pathlib.Path(output_dir), report).all()
 
 
 def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
@@ -139,9 +138,9 @@ def _drawn(examples, count, seed, whose):
 
 
 class _Measuring:
-    def __init__(self, run, settings, directory, report, progress):
+    def __init__(self, run, settings, directory, report):
         self._run, self._settings = run, settings
-        self._directory, self._report, self._progress = directory, report, progress
+        self._directory, self._report = directory, report
         self._of = {
             "round_num": run.round_num,
             "settings": dataclasses.asdict(settings),
@@ -187,7 +186,7 @@ class _Measuring:
         return self._hessian_on(examples)
 
     def _hessian_on(self, examples):
-        return hessian_lib.Hessian(self._model, examples, progress=self._progress)
+        return hessian_lib.Hessian(self._model, examples)
 
     def _own_examples(self, name):
         settings = self._settings

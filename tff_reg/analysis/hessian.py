@@ -13,9 +13,8 @@ Networks Through the Lens of the Hessian", 2020, for these estimators on network
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterator, Sequence
+from typing import Optional, Union
 
 from tff_reg.analysis import (
     eigenvalues,
@@ -31,7 +30,7 @@ from tff_reg.analysis.estimates import (
     TraceEstimate,
 )
 from tff_reg.data import keys
-from tff_reg.lazy import np, tf, tqdm
+from tff_reg.lazy import np, tf
 
 Parts = parts_lib.Parts
 Vector = Union["np.ndarray", Sequence["np.ndarray"]]
@@ -72,7 +71,6 @@ class Hessian:
       training: Whether models run in training mode: BatchNorm then uses the batch's
         statistics. The running statistics keep their values.
       batch_size: Largest batch if `data` is a tuple of arrays.
-      progress: Whether the methods draw progress bars.
 
     Attributes:
       variables: The variables to differentiate by, in the order of a vector [size].
@@ -95,7 +93,6 @@ class Hessian:
         variables: Optional[Sequence] = None,
         training: bool = False,
         batch_size: int = 64,
-        progress: bool = False,
     ):
         batches = examples.fixed_batches(
             data, batch_size, for_model=objective.is_model(model_or_loss_fn)
@@ -109,7 +106,6 @@ class Hessian:
         )
         self._products = hessian_products.HessianProducts(built, batches)
         self._blocks, self._names = built.blocks, built.names
-        self._has_bars = progress
         self.variables = built.variables
         self.filter_axes = built.filter_axes
         self.size = self._products.size
@@ -191,16 +187,15 @@ class Hessian:
                 raise ValueError(f"There are {part.size} eigenvalues{where}, not {k}.")
         found = []
         for part in chosen:
-            with self._progress(min(most, part.size), part):
-                pairs = eigenvalues.largest(
-                    self._product_within(part),
-                    self._random(part.size, seed, _EIGENVALUES, normal=True),
-                    part.size,
-                    k,
-                    tolerance,
-                    most,
-                    self._products.dtype,
-                )
+            pairs = eigenvalues.largest(
+                self._product_within(part),
+                self._random(part.size, seed, _EIGENVALUES, normal=True),
+                part.size,
+                k,
+                tolerance,
+                most,
+                self._products.dtype,
+            )
             found.append(pairs)
         return parts_lib.by_name(parts, chosen, found)
 
@@ -226,17 +221,13 @@ class Hessian:
         """
         chosen = self._parts_of(parts)
         values = []
-        probes = self._random(self.size, seed, _PROBES)
-        with self._progress(max_samples):
-            while len(values) < max_samples:
-                probe = probes(len(values))
-                terms = probe * self._products.product(probe)
-                values.append([np.sum(part.of(terms)) for part in chosen])
-                estimates = [_estimate(column) for column in zip(*values)]
-                if len(values) >= _FEWEST_SAMPLES and all(
-                    error <= tolerance * abs(mean) for mean, error, _ in estimates
-                ):
-                    break
+        for terms in self._diagonal_samples(max_samples, seed):
+            values.append([np.sum(part.of(terms)) for part in chosen])
+            estimates = [_estimate(column) for column in zip(*values)]
+            if len(values) >= _FEWEST_SAMPLES and all(
+                error <= tolerance * abs(mean) for mean, error, _ in estimates
+            ):
+                break
         return parts_lib.by_name(parts, chosen, estimates)
 
     def diagonal(
@@ -262,22 +253,18 @@ class Hessian:
         total, squares = np.zeros(self.size), np.zeros(self.size)
         if exact:
             samples = self.size
-            with self._progress(samples):
-                for index in range(self.size):
-                    unit = np.zeros(self.size)
-                    unit[index] = 1.0
-                    total[index] = self._products.product(unit)[index]
+            for index in range(self.size):
+                unit = np.zeros(self.size)
+                unit[index] = 1.0
+                total[index] = self._products.product(unit)[index]
             errors = squares
         else:
-            probes = self._random(self.size, seed, _PROBES)
-            with self._progress(samples):
-                for number in range(1, samples + 1):
-                    probe = probes(number - 1)
-                    terms = probe * self._products.product(probe)
-                    # Welford's running mean and sum of squared differences.
-                    before = terms - total
-                    total += before / number
-                    squares += before * (terms - total)
+            drawn = self._diagonal_samples(samples, seed)
+            for number, terms in enumerate(drawn, start=1):
+                # Welford's running mean and sum of squared differences.
+                before = terms - total
+                total += before / number
+                squares += before * (terms - total)
             errors = np.sqrt(squares / (samples - 1) / samples)
         found = [
             DiagonalEstimate(part.of(total), part.of(errors), samples)
@@ -314,19 +301,25 @@ class Hessian:
             probes = self._random(part.size, seed, _DENSITY)
             most = min(steps, part.size)
             nodes, weights = [], []
-            with self._progress(samples * most, part):
-                for number in range(samples):
-                    values, vectors = lanczos.tridiagonalize(
-                        self._product_within(part),
-                        probes(number),
-                        most,
-                        basis_dtype=self._products.dtype,
-                    ).eigenpairs()
-                    nodes.append(values)
-                    weights.append(np.square(vectors[0]) / samples)
+            for number in range(samples):
+                values, vectors = lanczos.tridiagonalize(
+                    self._product_within(part),
+                    probes(number),
+                    most,
+                    basis_dtype=self._products.dtype,
+                ).eigenpairs()
+                nodes.append(values)
+                weights.append(np.square(vectors[0]) / samples)
             joined = np.concatenate(nodes), np.concatenate(weights)
             found.append(SpectralDensity.build(*joined, relative_width))
         return parts_lib.by_name(parts, chosen, found)
+
+    def _diagonal_samples(self, count: int, seed: int) -> Iterator[np.ndarray]:
+        """Yields v * Hv, whose mean is the diagonal, for random signs v."""
+        probes = self._random(self.size, seed, _PROBES)
+        for number in range(count):
+            probe = probes(number)
+            yield probe * self._products.product(probe)
 
     def _parts_of(self, parts: Parts) -> list[parts_lib.Part]:
         names, slices = self._names, self._products.slices
@@ -352,22 +345,6 @@ class Hessian:
             return np.where(bits.numpy(), 1.0, -1.0)
 
         return draw
-
-    @contextlib.contextmanager
-    def _progress(self, total: int, part: Any = None):
-        """Draws a progress bar with one step per product, if wanted."""
-        name = "" if part is None or part.name is None else f" {part.name}"
-        with tqdm.tqdm(
-            total=total,
-            desc=f"Hessian{name}",
-            unit="product",
-            disable=not self._has_bars,
-        ) as bar:
-            self._products.after_product = bar.update
-            try:
-                yield
-            finally:
-                self._products.after_product = None
 
 
 def _estimate(values: Sequence[float]) -> TraceEstimate:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from tff_reg.analysis import (
     examples as examples_lib,
@@ -35,7 +35,6 @@ class HessianProducts:
       variables: The variables that the loss is differentiated by.
       size: Number of weights.
       num_examples: Number of examples.
-      after_product: A function to call after every product, or None.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class HessianProducts:
     ):
         self.variables = objective.variables
         self.num_examples = sum(batch.size for batch in batches)
-        self.after_product: Optional[Callable[[], object]] = None
         self._objective = objective
         self._batches = batches
         self._sizes = [v.shape.num_elements() for v in self.variables]
@@ -74,8 +72,6 @@ class HessianProducts:
                 "The Hessian-vector product is not finite: the loss is not smooth at "
                 "these weights, or a weight is not finite."
             )
-        if self.after_product is not None:
-            self.after_product()
         return result
 
     def gradient(self) -> np.ndarray:

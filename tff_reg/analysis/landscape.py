@@ -14,7 +14,7 @@ from typing import Optional
 from tff_reg import files
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
-from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
+from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf
 
 # The purpose of the random numbers; `hessian` defines the other purposes.
 _DIRECTIONS = 4
@@ -98,7 +98,6 @@ def loss_landscape(
     points: int = 21,
     known: Optional[np.ndarray] = None,
     after_row: Optional[Callable[[np.ndarray], None]] = None,
-    progress: bool = False,
 ) -> Landscape:
     """Computes the loss on a square grid of the plane.
 
@@ -121,7 +120,6 @@ def loss_landscape(
       known: float [points, points], losses of an earlier, interrupted call; NaN for
         losses that have to be computed.
       after_row: Called after each row with all losses; NaN for losses not computed yet.
-      progress: Whether to draw a progress bar.
 
     Returns:
       The `Landscape`. A loss that is not finite is stored as infinity.
@@ -141,21 +139,17 @@ def loss_landscape(
     coordinates = np.linspace(-extent, extent, points)
     before = [variable.numpy() for variable in curvature.variables]
     weights = np.concatenate([value.ravel() for value in before]).astype(np.float64)
-    left = int(np.sum(np.isnan(losses)))
-    is_silent = not progress
-    with tqdm.tqdm(total=left, desc="Landscape", unit="loss", disable=is_silent) as bar:
-        try:
-            for i, second in enumerate(coordinates):
-                for j in np.flatnonzero(np.isnan(losses[i])):
-                    shift = coordinates[j] * directions[0] + second * directions[1]
-                    assign(curvature.unflatten(weights + shift))
-                    loss = curvature.loss()
-                    losses[i, j] = loss if np.isfinite(loss) else np.inf
-                    bar.update()
-                if after_row is not None:
-                    after_row(losses.copy())
-        finally:
-            assign(before)
+    try:
+        for i, second in enumerate(coordinates):
+            for j in np.flatnonzero(np.isnan(losses[i])):
+                shift = coordinates[j] * directions[0] + second * directions[1]
+                assign(curvature.unflatten(weights + shift))
+                loss = curvature.loss()
+                losses[i, j] = loss if np.isfinite(loss) else np.inf
+            if after_row is not None:
+                after_row(losses.copy())
+    finally:
+        assign(before)
     return Landscape(coordinates, losses)
 
 

@@ -58,8 +58,6 @@ def measure(
     run: trained.TrainedRun,
     settings: Settings,
     output_dir: files.PathLike,
-    *,
-    progress: bool = False,
 ) -> landscape.Landscape:
     """Computes a run's landscape and writes the files; resumes an interrupted call."""
     directory = files.make_directory(output_dir, "output_dir")
@@ -83,7 +81,6 @@ def measure(
             points=settings.points,
             known=known,
             after_row=lambda losses: _write(directory / _FILE, of, losses),
-            progress=progress,
         )
     rows = [
         {"first": first, "second": second, "loss": float(found.losses[i, j])}

@@ -278,7 +278,6 @@ def hessian(given):
                 wanted,
                 _made_analysis_of(run_dir, given),
                 report=_report,
-                progress=sys.stderr.isatty(),
             )
         results[run_dir] = found["results"]
         columns["run"].append(names[run_dir])
@@ -318,7 +317,6 @@ def landscape(given):
             run,
             wanted,
             _made_analysis_of(run_dir, given),
-            progress=sys.stderr.isatty(),
         )
     _draw(
         given,

@@ -18,7 +18,6 @@ Importing this package imports neither TensorFlow nor TFF.
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.report.comparison import compare
 from tff_reg.experiment.report.finished_runs import ComparisonError
-from tff_reg.experiment.report.trained import predict
 from tff_reg.experiment.rounds import progress
 from tff_reg.experiment.rounds.callbacks import Callback, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
@@ -48,7 +47,6 @@ __all__ = [
     "Training",
     "TrainingError",
     "compare",
-    "predict",
     "progress",
     "run",
     "train",

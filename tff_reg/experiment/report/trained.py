@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import data, files, lazy, models, training
-from tff_reg.data import augmentation, digests
+from tff_reg import data, files, lazy, training
+from tff_reg.data import digests
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
@@ -25,8 +25,6 @@ from tff_reg.experiment.rounds import (
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
 from tff_reg.settings import SettingError
-
-trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
@@ -242,69 +240,6 @@ def load(
     # Missing weights are reported before anything is computed.
     _ = found.weights
     return found
-
-
-def predict(
-    path: files.PathLike, images: Any, *, weights: str = "server"
-) -> np.ndarray:
-    """Computes logits with the model that a run trained, without the run's data.
-
-        shares = tf.nn.softmax(experiment.predict("runs/mine", images))
-
-    Args:
-      path: The run's directory.
-      images: As the task stores them, mostly uint8 [n, height, width, channels]: the
-        normalisation of the run's `config.json` is applied.
-      weights: The kind of weights to use, one of `WEIGHTS`.
-
-    Returns:
-      float32 [n, classes], in the order of `class_names` in `config.json`.
-
-    Raises:
-      DirectoryError, SettingError, TrainedRunError: As for `load`.
-      ValueError: If the images have another shape or data type.
-    """
-    directory, checkpoint = _whole_checkpoint(path, None, weights)
-    stored = directory.config or {}
-    config = ResolvedConfig.load(stored)
-    if config.model is None:
-        raise TrainedRunError(
-            f"{path} trained a Keras model of yours: give it back its weights by"
-            f" models.from_keras(model).keras_model('{path}/final_weights.npz')."
-        )
-    known = stored.get(runs.IMAGES, {})
-    images = np.asarray(images)
-    _check_images(path, known, images)
-    model_fn = models.build_model_fn(
-        str(config.model),
-        image_shape=known["shape"],
-        num_classes=len(stored["class_names"]),
-        norm=config.norm,
-        projector=config.projector,
-        seed=config.seed,
-    )
-    normalize_fn = augmentation.normalize(
-        known["mean"], known["std"], largest=known["largest"]
-    )
-    task = types.SimpleNamespace(model_fn=model_fn)
-    run = TrainedRun(directory, config, task, checkpoint.round_num, checkpoint, weights)
-    spec = tf.TensorSpec([None, *known["shape"]], known["dtype"])
-    model = trained_model.TrainedModel(run.model(), normalize_fn, spec)
-    return model.predict(images)
-
-
-def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:
-    """Checks images against the run's record of its images (`known`)."""
-    if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
-        raise TrainedRunError(
-            f"{path} does not say how its images are normalised: it is of a task"
-            " with a preprocessing of its own."
-        )
-    if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
-        raise ValueError(
-            f"The images are {images.dtype} {list(images.shape)}; the model of {path}"
-            f" takes {known['dtype']} {['n', *known['shape']]}."
-        )
 
 
 def _whole_checkpoint(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, interruption, lazy, runtime, training
-from tff_reg.data import augmentation, digests
+from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
 OnRound = Callable[[Row], Any]
-# Name in `config.json` of the images that a model takes, and their normalisation.
-IMAGES = "images"
 # Files of data, which may be the same in another place.
 _FILES = ("data_dir", "split_file")
 
@@ -305,21 +303,9 @@ def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]
 
 def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """Returns what `config.json` has of data and model beside the settings."""
-    found = {
-        "class_names": list(task.class_names),
-        IMAGES: _images(task),
-    }
+    found: dict[str, Any] = {"class_names": list(task.class_names)}
     if config.model is None:
         plan = task.model_fn.plan
         found[identity.KERAS_MODEL] = keras_copies.digest(plan.model)
         found[identity.KERAS_WEIGHTS] = digests.of_examples(*plan.values)
     return found
-
-
-def _images(task: Any) -> dict[str, Any]:
-    """Returns the images' shape, data type and normalisation, which `predict` needs."""
-    stored, _ = task.test_arrays()
-    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
-    if isinstance(task.normalize_fn, augmentation.Normalization):
-        described.update(dataclasses.asdict(task.normalize_fn))
-    return described
