@@ -64,7 +64,7 @@ def test_the_tutorials_run_prints_what_it_shows(tmp_path):
 
 # Each builds processes of its own, up to a minute; the README's and the method's are
 # run every day.
-_DAILY = ("README.md", "add_a_method.md", "production.md")
+_DAILY = ("README.md", "add_a_method.md")
 
 
 @pytest.mark.parametrize(

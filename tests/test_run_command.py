@@ -255,6 +255,7 @@ def test_a_finished_directory_gives_its_result_at_once(unbroken, no_tensorflow):
     assert results(directory) == before
 
 
+@pytest.mark.slow  # test_interruption.py has the same without TensorFlow.
 def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
     directory = tmp_path / "run"
     arguments = [*TINY, f"--output_dir={directory}"]
