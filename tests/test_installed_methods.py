@@ -12,6 +12,7 @@ SMALL = [
     "--num_clients=4",
     "--clients_per_round=2",
     "--partition=iid",
+    "--local_epochs=1",
     "--anchor_strength=0.25",
 ]
 

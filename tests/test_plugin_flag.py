@@ -35,7 +35,7 @@ def call():
 
 def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
     (tmp_path / "mine.py").write_text(_MINE)
-    arguments = (f"--plugin={tmp_path / 'mine.py'}", "--process=man+mine", *SMALL)
+    arguments = (f"--plugin={tmp_path / 'mine.py'}", "--process=fedprox+mine", *SMALL)
     told = call("tff_reg.commands.run", *arguments[:2], "--helpfull")
     assert "--mine_strength" in told.stdout
     folder = tmp_path / "run"
