@@ -20,7 +20,7 @@ from tff_reg import lazy, models, training
 from tff_reg.data import client_data
 from tff_reg.lazy import keras, np, tf, tff
 from tff_reg.models import norms
-from tff_reg.runtime import context, workers
+from tff_reg.runtime import choice, context, workers
 
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")  # Ray may not be there.
 
@@ -261,7 +261,7 @@ def _ray_whole_client(case: str, parallel: int) -> Callable[[], None]:
 
 @functools.cache
 def _ray_context(actors: int):
-    in_ray = ray_workers.RayWorkers(ray_workers.Options(actors=actors))
+    in_ray = ray_workers.RayWorkers(choice.Options(clients_in_parallel=actors))
     atexit.register(in_ray.stop)
     return context.InProcessContext(in_ray)
 

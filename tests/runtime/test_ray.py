@@ -26,6 +26,7 @@ from tff_reg import data, experiment, models, runtime, tasks, training
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import runs
 from tff_reg.runtime import (
+    choice,
     context as context_lib,
     ray_round,
     ray_workers,
@@ -36,7 +37,7 @@ from tff_reg.runtime import (
 
 @pytest.fixture(scope="module")
 def ray_in_use():
-    found = ray_workers.RayWorkers(ray_workers.Options(actors=2))
+    found = ray_workers.RayWorkers(choice.Options(clients_in_parallel=2))
     # Nobody has waited: data are read and processes traced meanwhile.
     assert found.describe() == "clients run in 2 Ray actors (starting)"
     found.wait(everyone=True)

@@ -282,10 +282,15 @@ def _is_in_ray() -> bool:
 
 
 def _create(kind: str, options: Options) -> _Runtime:
-    return {"in_process": _create_in_process, "ray": _create_ray}[kind](options)
+    create = {"in_process": _threads, "ray": _actors}[kind]
+    workers, describe = create(options)
+    context = context_lib.InProcessContext(workers, options.default_num_clients)
+    asynchronous = context_lib.InProcessAsyncContext(context)
+    return _Runtime(kind, describe, context, asynchronous, workers.stop)
 
 
-def _create_in_process(options: Options) -> _Runtime:
+def _threads(options: Options) -> tuple[Any, Callable[[], str]]:
+    """Returns the threads that clients run in, and the function that describes them."""
     names = devices_lib.parse(options.devices)
     if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
         devices_lib.set_threads(options.intra_op_threads)
@@ -294,39 +299,17 @@ def _create_in_process(options: Options) -> _Runtime:
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
     workers = workers_lib.ClientWorkers(names, at_a_time)
-    context = context_lib.InProcessContext(workers, options.default_num_clients)
-    return _Runtime(
-        "in_process",
-        lambda: devices_lib.description(names, at_a_time),
-        context,
-        context_lib.InProcessAsyncContext(context),
-        workers.stop,
-    )
+    return workers, lambda: devices_lib.description(names, at_a_time)
 
 
-def _create_ray(options: Options) -> _Runtime:
+def _actors(options: Options) -> tuple[Any, Callable[[], str]]:
+    """Returns Ray's actors, and the function that describes them."""
     if options.ray_address is not None:
         ray_cluster.check_address(options.ray_address)
     ray_cluster.check_installed()
     devices_lib.set_threads(None)
-    workers = ray_workers.RayWorkers(
-        ray_workers.Options(
-            options.ray_address,
-            options.clients_in_parallel,
-            options.gpus_per_client,
-            options.cpus_per_client,
-            options.data_on_nodes,
-        ),
-        options.require_gpu,
-    )
-    context = context_lib.InProcessContext(workers, options.default_num_clients)
-    return _Runtime(
-        "ray",
-        workers.describe,
-        context,
-        context_lib.InProcessAsyncContext(context),
-        workers.stop,
-    )
+    workers = ray_workers.RayWorkers(options)
+    return workers, workers.describe
 
 
 def _enforce() -> None:

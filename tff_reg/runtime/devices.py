@@ -35,18 +35,7 @@ def cores() -> int:
 
 
 def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
-    """Parses a list of device names.
-
-    Args:
-        devices: `"GPU:0,GPU:1"`, `["GPU:0", "GPU:1"]`, or None.
-
-    Returns:
-        Names such as `"GPU:0"`, or None.
-
-    Raises:
-        ValueError: If the list is empty, or a name is not `CPU:<number>` or
-            `GPU:<number>`, or occurs twice.
-    """
+    """Parses "GPU:0,GPU:1", or a list of names; None stays None."""
     if devices is None:
         return None
     names = devices.split(",") if isinstance(devices, str) else list(devices)

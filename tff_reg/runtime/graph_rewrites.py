@@ -72,19 +72,7 @@ def prepare(
     parameters: Iterable[str],
     initialize_op: Optional[str],
 ):
-    """Rewrites `graph_def` in place; see the module's docstring.
-
-    Args:
-        graph_def: A `tf.compat.v1.GraphDef`.
-        results: The names of the tensors to be fetched.
-        parameters: The names of the tensors to be fed. Their operations are
-            removed; the other operations keep referring to them.
-        initialize_op: The name of the operation that initialises variables and
-            tables, if there are any.
-
-    Returns:
-        The set of those `parameters` that the results depend on.
-    """
+    """Rewrites a `GraphDef` in place; returns the `parameters` that results need."""
     parameter_nodes = {_node_name(name): name for name in parameters}
     targets = [_node_name(name) for name in results]
     if initialize_op:

@@ -10,7 +10,6 @@ This module starts the actors and sends them data; `ray_round` assigns the clien
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import operator
@@ -19,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
@@ -34,6 +33,9 @@ from tff_reg.runtime import (
 )
 from tff_reg.seam import WorkerError
 
+if TYPE_CHECKING:
+    from tff_reg.runtime import choice
+
 # Maximum bytes of examples that an actor keeps.
 _HELD_BYTES = 2**30
 _START_SECONDS = 180.0
@@ -42,25 +44,6 @@ _PATIENCE_SECONDS = 5.0
 _LEAVE_SECONDS = 2.0
 # Prefixes of the environment variables that actors inherit.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the clients in Ray; see `tff_reg.runtime.Options`.
-
-    Attributes:
-        address: As in `ray_cluster.Cluster`.
-        actors: Largest number of actors; None for as many as fit.
-        gpus_per_client: Share of a GPU for each actor, if there are GPUs.
-        cpus_per_client: Number of CPUs for each actor.
-        data_on_nodes: Whether each node loads examples itself if it can.
-    """
-
-    address: Optional[str] = None
-    actors: Optional[int] = None
-    gpus_per_client: float = 0.25
-    cpus_per_client: float = 1.0
-    data_on_nodes: bool = False
 
 
 class RayWorkers:
@@ -74,7 +57,7 @@ class RayWorkers:
     # The device of the server's part.
     devices = ("CPU:0",)
 
-    def __init__(self, options: Options, require_gpu: bool = False):
+    def __init__(self, options: choice.Options):
         self._options = options
         self._lock = threading.Lock()
         self._is_stopped = False
@@ -88,18 +71,19 @@ class RayWorkers:
         self._dataset_names: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
-        here = options.actors or devices_lib.default_clients_in_parallel(["CPU:0"])
+        asked = options.clients_in_parallel
+        here = asked or devices_lib.default_clients_in_parallel(["CPU:0"])
         self._cluster = ray_cluster.Cluster(
-            options.address, here * options.cpus_per_client
+            options.ray_address, here * options.cpus_per_client
         )
         try:
             gpus = ray.cluster_resources().get("GPU", 0)
-            if require_gpu and not (gpus and options.gpus_per_client):
+            if options.require_gpu and not (gpus and options.gpus_per_client):
                 raise devices_lib.NoGpuError(
                     "A GPU is required and Ray has none for a client."
                 )
             self._gpus_per_client = options.gpus_per_client if gpus else 0.0
-            self._most = options.actors
+            self._most = asked
             if self._cluster.is_local and not gpus:
                 self._most = here
             self.grow()

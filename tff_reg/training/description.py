@@ -88,20 +88,7 @@ class Description(NamedTuple):
 def describe(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> Description:
-    """Makes a model and runs a trial round of the methods' hooks on it.
-
-    Args:
-      model_fn: Makes the model, a result of `adaptation.adapt_model_fn`.
-      training: The settings of the clients' training.
-
-    Returns:
-      The description.
-
-    Raises:
-      HookError: If a hook of a method fails or returns a wrong value.
-      TypeError: If a method needs the network and the model does not show it.
-      ValueError: If the model's layers do not support a method.
-    """
+    """Makes a model and runs a trial round of the methods' hooks on it."""
     needs, output = trial.run(model_fn, training)
     found: dict[str, Any] = {}
 

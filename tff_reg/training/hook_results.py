@@ -59,16 +59,7 @@ def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> Non
 def finished(
     method: method_lib.Method, own: Any, memory: Mapping[str, Any]
 ) -> method_lib.Finished:
-    """Checks the result of `finish`.
-
-    Args:
-      method: The method.
-      own: The result of `finish`.
-      memory: The client's old memories of the method.
-
-    Returns:
-      The result, with the new memories in the structure of the old ones.
-    """
+    """Checks the result of `finish`; its new memories get the old ones' structure."""
     if not isinstance(own, method_lib.Finished):
         raise contract.refuse(
             method, "finish", f"it must return Finished(...), not {contract.spec(own)}."

@@ -33,17 +33,7 @@ _RANGES = {
 
 
 def check(hparams: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
-    """Checks that hyperparameters are in range.
-
-    Args:
-      hparams: Numbers by name; scalar tensors of a graph are checked when it runs.
-
-    Returns:
-      The hyperparameters; in a graph with the checks as control dependencies.
-
-    Raises:
-      ValueError: If a number is out of range.
-    """
+    """Checks ranges; returns hyperparameters, in graphs with checks before."""
     checked = collections.OrderedDict(hparams)
     for name, value in hparams.items():
         if name not in _RANGES:

@@ -40,17 +40,7 @@ class Server:
         update: Any,
         work: client_work_lib.ClientWorkOutput,
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Ends a round.
-
-        Args:
-          state: The server's state.
-          weights: The round's `ModelWeights`.
-          update: The aggregated update.
-          work: The clients' outputs.
-
-        Returns:
-          The new state, the new `ModelWeights`, and metrics by name; all at the server.
-        """
+        """Ends a round: returns the new state, the new `ModelWeights`, and metrics."""
         output = self._finalizer.next(state, weights, update)
         metrics: dict[str, Any] = collections.OrderedDict(finalizer=output.measurements)
         return output.state, output.result, metrics

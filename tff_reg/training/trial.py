@@ -46,20 +46,7 @@ def find_needs(
 
 
 def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
-    """Runs all hooks of a round eagerly.
-
-    Args:
-      model_fn: Makes the model, a result of `adaptation.adapt_model_fn`.
-      training: The settings of the clients' training.
-
-    Returns:
-      The outcome.
-
-    Raises:
-      HookError: If a hook fails, returns a wrong value, or is not a pure function.
-      NetworkNeededError: If a hook needs the network and the model does not show it.
-      ClassifierNeededError: If a hook needs a classifier and the network is not one.
-    """
+    """Runs all hooks of a round eagerly; `model_fn` is of `adaptation`."""
     if not training.methods and not training.debug_eager:
         return Outcome(needs_lib.Needs(), None)
     trial = _Trial(model_fn, training)
