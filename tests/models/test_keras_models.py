@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.models import keras_zoo
 from tff_reg import methods, models, runtime, training
 from tff_reg.data import keys
-from tff_reg.models import keras_calls
+from tff_reg.models import block_model, keras_calls
 from tff_reg.seam import keras_internals
 
 RATE, MOMENTUM, BATCH, STEPS = 0.1, 0.9, 4, 3
@@ -219,12 +219,79 @@ def test_a_teacher_is_the_received_model_frozen_layers_and_draws_among_it(keras)
     assert abs(metrics["kd/term"]) < 1e-6
 
 
-def test_activations_of_nested_models_are_seen(keras):
-    _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
-    network = model_fn().network
-    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
-    passed = network(x, models.ForwardPass(record_activations=True))
-    assert [a.shape.as_list() for a in passed.activations] == [[2, 6, 6, 4], [2, 6]]
+def _block(keras, activation, inside=None):
+    """A layer that applies its activation, or a layer's, before its last product."""
+    L = keras.layers
+
+    class Block(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.activation = activation
+            self.first, self.last = L.Dense(6, inside), L.Dense(5)
+
+        def call(self, x):
+            x = self.first(x)
+            return self.last(x if inside else self.activation(x))
+
+    return Block()
+
+
+# Layers before the last one, each of an input [batch, 3, 4].
+ACTIVATIONS = {
+    "layer in Dense": lambda k, L: [L.Dense(8, activation=L.LeakyReLU())],
+    "layer in Activation": lambda k, L: [L.Activation(L.LeakyReLU())],
+    "Activation in Dense": lambda k, L: [L.Dense(8, activation=L.Activation("relu"))],
+    "own layer, a layer": lambda k, L: [_block(k, L.ReLU())],
+    "own layer, a function": lambda k, L: [_block(k, tf.nn.relu)],
+    "own layer, for a layer inside": lambda k, L: [_block(k, "relu", "relu")],
+    "shared": lambda k, L: [layer := L.Dense(4, "relu"), layer],
+    "nested": lambda k, L: [
+        k.Sequential([L.Dense(8), k.Sequential([L.BatchNormalization(), L.ReLU()])])
+    ],
+    "steps": lambda k, L: [
+        L.TimeDistributed(k.Sequential([L.Dense(8, "relu"), L.Dense(5, "tanh")]))
+    ],
+    "recurrent": lambda k, L: [L.GRU(8, return_sequences=True), L.LSTM(5, unroll=True)],
+    "softmax last": lambda k, L: [L.Dense(5, "relu")],
+}
+SIZES = {
+    "layer in Activation": [2 * 3 * 4],
+    "shared": 2 * [2 * 3 * 4],
+    "steps": [2 * 3 * 8, 2 * 3 * 5],
+    "recurrent": [2 * 3 * 8, 2 * 5],
+    "softmax last": [2 * 3 * 5],
+    **dict.fromkeys([n for n in ACTIVATIONS if n.startswith("own")], [2 * 3 * 6]),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_each_activation_counts_once(keras, name):
+    L = keras.layers
+    layers = [*ACTIVATIONS[name](keras, L), L.Flatten(), L.Dense(3)]
+    if name == "softmax last":
+        layers.append(L.Activation("softmax"))
+    model = keras.Sequential([keras.Input((3, 4)), *layers])
+    network = models.from_keras(model)().network
+    settings = models.ForwardPass(record_activations=True)
+    found = network(np.ones((2, 3, 4), np.float32), settings).activations
+    assert [int(tf.size(a)) for a in found] == SIZES.get(name, [2 * 3 * 8])
+
+
+def test_activations_in_a_loop_of_tensorflow_are_refused(keras):
+    L = keras.layers
+    if keras is keras_zoo.KERASES["keras 2"]:
+        pytest.skip("Keras 2 runs all steps as one batch.")
+    steps = L.TimeDistributed(L.Dense(8, "relu"))
+    layers = [keras.Input((None, 4)), steps, L.GRU(5), L.Dense(3)]
+    model_fn = models.from_keras(keras.Sequential(layers))
+    with tf.Graph().as_default():
+        network = model_fn().network
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 4])
+        passed = network(x, models.ForwardPass(record_activations=True))
+    with pytest.raises(
+        block_model.MissingCapabilityError, match="a known number of steps"
+    ):
+        list(passed.activations)
 
 
 @pytest.mark.parametrize("name", ["residual", "residual by +", "shared layer"])

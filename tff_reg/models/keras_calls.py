@@ -13,7 +13,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -38,6 +38,20 @@ class LayerCall:
     output: Any
 
 
+class Activation(NamedTuple):
+    """The output of one call of a non-linearity.
+
+    Attributes:
+      inside: The layers whose calls compute it, the outermost first.
+      output: The output.
+      position: The number of layers' calls that had ended before.
+    """
+
+    inside: Sequence[Any]
+    output: tf.Tensor
+    position: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """The result of a call of a model.
@@ -45,6 +59,7 @@ class Call:
     Attributes:
       output: The model's output, a tensor or a structure of them.
       layer_calls: The calls of the layers inside, in the order in which they ended.
+      activations: The outputs of the non-linearities, in the same order.
       losses: The model's own scalar losses: of weights, of activities, `add_loss`.
       new_values: The new value of each given variable, in order; None for a variable
         that does not change, and for all in Keras 2, which assigns to the variables.
@@ -52,6 +67,7 @@ class Call:
 
     output: Any
     layer_calls: Sequence[LayerCall]
+    activations: Sequence[Activation]
     losses: Sequence[tf.Tensor]
     new_values: Sequence[Optional[tf.Tensor]]
 
@@ -116,18 +132,40 @@ def call(
     """
     layers = list({id(v): v for v in [*inner.layers_of(whole), model]}.values())
     layer_calls: list[LayerCall] = []
+    activations: list[Activation] = []
     run = _call_keras_3 if is_keras_3(model) else _call_keras_2
-    with _as_numpy(layers), _recorded(layers, layer_calls):
+    with _as_numpy(layers), _recorded(layers, layer_calls, activations):
         output, losses, new_values = run(model, whole, x, values, training, key)
-    return Call(output, layer_calls, losses, new_values)
+    return Call(output, layer_calls, activations, losses, new_values)
 
 
-def is_non_linear(layer: Any) -> bool:
-    """Whether a layer is, or ends in, a non-linearity."""
-    kinds = {kind.__name__ for kind in type(layer).__mro__}
-    activation = getattr(layer, "activation", None)
-    is_linear = getattr(activation, "__name__", "") == "linear" or activation is None
-    return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear
+def is_recurrent(layer: Any) -> bool:
+    """Whether a layer runs a cell in a loop."""
+    return hasattr(getattr(layer, "cell", None), "state_size")
+
+
+def is_repeated(layer: Any) -> bool:
+    """Whether a layer calls one inside once per step."""
+    return "TimeDistributed" in {kind.__name__ for kind in type(layer).__mro__}
+
+
+def _is_linear(layer: Any) -> bool:
+    return getattr(layer.activation, "__name__", "") == "linear"
+
+
+def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
+    """Returns the layers whose output is that of one non-linearity."""
+    inner_ones = [getattr(layer, "activation", None) for layer in layers]
+
+    def is_one(layer: Any) -> bool:
+        if is_recurrent(layer):
+            return not hasattr(layer, "activation") or not _is_linear(layer)
+        kinds = {kind.__name__ for kind in type(layer).__mro__}
+        is_known = not kinds.isdisjoint(_NON_LINEAR_LAYERS)
+        is_inner = any(layer is each for each in inner_ones)
+        return is_known or (is_inner and not hasattr(layer, "activation"))
+
+    return [layer for layer in layers if is_one(layer)]
 
 
 def layer_that_gave(tensor: Any, call: Call) -> Any:
@@ -282,23 +320,72 @@ def _set(container: Any, name: Any, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _recorded(layers: Sequence[Any], calls: list[LayerCall]) -> Iterator[None]:
-    """Within the context, appends each call of these layers to `calls`."""
+def _recorded(
+    layers: Sequence[Any], calls: list[LayerCall], activations: list[Activation]
+) -> Iterator[None]:
+    """Within the context, appends the calls of layers and of their activations."""
+    running: list[Any] = []
+    non_linear = _non_linear_layers(layers)
+
+    def keep(layer: Any, output: Any) -> None:
+        # A recurrent layer may return its states, too.
+        output = tf.nest.flatten(output)[0]
+        activations.append(Activation((*running, layer), output, len(calls)))
 
     def recording(layer: Any, function: Callable[..., Any]):
+        is_non_linear = any(layer is each for each in non_linear)
+
         @functools.wraps(function)
         def record(*args: Any, **kwargs: Any):
-            output = function(*args, **kwargs)
+            running.append(layer)
+            try:
+                output = function(*args, **kwargs)
+            finally:
+                running.pop()
+            if is_non_linear:
+                keep(layer, output)
             inputs = tf.nest.flatten([args, kwargs])
             calls.append(LayerCall(layer, inputs, output))
             return output
 
         return record
 
+    def keeping(layer: Any, function: Callable[..., Any]):
+        @functools.wraps(function)
+        def activate(*args: Any, **kwargs: Any):
+            output = function(*args, **kwargs)
+            activations.append(Activation(tuple(running), output, len(calls)))
+            return output
+
+        return activate
+
+    def unseen(function: Callable[..., Any]):
+        @functools.wraps(function)
+        def compute(*args: Any, **kwargs: Any):
+            before = len(calls), len(activations)
+            mask = function(*args, **kwargs)
+            del calls[before[0] :], activations[before[1] :]
+            return mask
+
+        return compute
+
     with contextlib.ExitStack() as stack:
         for layer in layers:
             new = recording(layer, layer.call)
             stack.enter_context(_set(vars(layer), "call", new))
+            if is_keras_2(layer):  # A model computes its mask by a second call.
+                new = unseen(layer.compute_mask)
+                stack.enter_context(_set(vars(layer), "compute_mask", new))
+            function = vars(layer).get("activation")
+            # Recurrent layers compare their cell's activation with known ones.
+            if (
+                callable(function)
+                and not hasattr(function, "call")
+                and not hasattr(layer, "state_size")
+                and not _is_linear(layer)
+            ):
+                new = keeping(layer, function)
+                stack.enter_context(_set(vars(layer), "activation", new))
         yield
 
 
