@@ -24,3 +24,24 @@ def test_scales_kernels_by_their_magnitude_but_not_biases(scaled, gamma_scale):
     np.testing.assert_allclose(ascent[0], [[factor * 2.5 * 7.5, 0]], rtol=1e-14)
     np.testing.assert_allclose(ascent[1], [0, factor * gamma_scale**2 * 4], rtol=1e-14)
     np.testing.assert_allclose(ascent[2], [factor * 12, 0], rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "name, shape, is_scaled",
+    [
+        ("gru/gru_cell/bias", (2, 9), False),
+        ("attention/query/bias", (2, 4), False),
+        ("norm/beta", (4, 4), False),
+        ("rms_normalization/scale", (4,), True),
+        ("p_re_lu/alpha_1", (3, 4), True),
+        ("biases/embeddings", (3, 4), True),
+    ],
+)
+def test_scales_what_pytorch_names_weight(name, shape, is_scaled):
+    weight = tf.Variable(tf.fill(shape, 2.0), name=name)
+    bias = tf.Variable(tf.ones([1]), name="bias")
+    fedasam = methods.FedASAM(radius=1.0, offset=1.0)
+    gradient = [tf.ones_like(weight), tf.ones_like(bias)]
+    found = fedasam.perturbation(one_weight.local(weights=[weight, bias]), gradient)
+    ratio = float(tf.reduce_max(found[0]) / found[1][0])
+    assert ratio == pytest.approx(9.0 if is_scaled else 1.0)

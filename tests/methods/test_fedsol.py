@@ -27,7 +27,12 @@ UNITS = ([[0.6, 0.8], [0.0, 0.0]], [1.0], [[0.0], [1.0]], [0.0])
 
 def _perturbation(gradient=None, **settings):
     in_head = (False, False, True, True)
-    local = one_weight.local(weights=WEIGHTS, start=START, in_head=in_head)
+    local = one_weight.local(
+        weights=WEIGHTS,
+        start=START,
+        in_head=in_head,
+        output_axes=((1,), (0,), (1,), (0,)),
+    )
     fedsol = methods.FedSOL(radius=0.7, **settings)
     return one_weight.perturbation(fedsol, local, gradient or GRADIENT)
 

@@ -15,6 +15,7 @@ from tff_reg import files
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf
+from tff_reg.models import roles
 
 # The purpose of the random numbers; `hessian` defines the other purposes.
 _DIRECTIONS = 4
@@ -47,8 +48,8 @@ def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
     """Draws two random directions whose filters have the norms of the model's filters.
 
     A filter is all weights of one output: the kernel's entries with the same last
-    index; in depthwise and grouped kernels, of one channel or group. For vectors
-    (biases, scales and shifts of norms) the directions are zero, as in Li et al.
+    index; in depthwise and grouped kernels, of one channel or group. For biases,
+    scales and shifts of norms the directions are zero, as in Li et al.
 
     >>> import numpy as np, tensorflow as tf
     >>> from tff_reg import analysis
@@ -75,6 +76,9 @@ def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
                 weights.shape, keys.fold_in(key, index), alg="philox"
             )
             axes = curvature.filter_axes[index]
+            if roles.is_bias(variable) or roles.is_scale(variable):
+                parts.append(np.zeros_like(weights))
+                continue
             parts.append(_like_filters(noise.numpy().astype(np.float64), weights, axes))
         directions.append(np.concatenate([part.ravel() for part in parts]))
     return np.stack(directions)
@@ -83,8 +87,6 @@ def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
 def _like_filters(
     noise: np.ndarray, weights: np.ndarray, axes: tuple[int, ...]
 ) -> np.ndarray:
-    if weights.ndim < 2:
-        return np.zeros_like(weights)
     ratio = np.sum(np.square(weights), axes, keepdims=True)
     ratio /= np.sum(np.square(noise), axes, keepdims=True)
     return noise * np.sqrt(ratio)

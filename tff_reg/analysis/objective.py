@@ -84,7 +84,7 @@ def build(
         blocks = {block.name: block.trainable_variables for block in network.blocks}
     chosen = network.trainable_variables if variables is None else variables
     chosen = _checked(chosen)
-    axes = _filter_axes(network, chosen)
+    axes = models.roles.filter_axes(network, chosen)
     names = _names(chosen, network)
     return Objective(mean_loss, chosen, names, axes, _blocks_of(blocks, chosen))
 
@@ -128,7 +128,7 @@ def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
             "A loss function needs variables=..., the variables to differentiate by."
         )
     chosen = _checked(variables)
-    axes = _filter_axes(None, chosen)
+    axes = models.roles.filter_axes(None, chosen)
     return Objective(mean_loss, chosen, _names(chosen), axes, {})
 
 
@@ -148,34 +148,6 @@ def _checked(variables) -> list:
                 f"{type(variable).__name__}."
             )
     return variables
-
-
-def _of_keras_layer(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
-    """Returns kernel and filter axes of a layer whose outputs are not the last axis."""
-    names = " ".join(kind.__name__ for kind in type(layer).__mro__)
-    kernel = getattr(layer, "depthwise_kernel", None)
-    is_depthwise = kernel is not None or "DepthwiseConv" in names
-    kernel = getattr(layer, "kernel", None) if kernel is None else kernel
-    if kernel is None or not (is_depthwise or "Transpose" in names):
-        return None
-    before = tuple(range(len(kernel.shape) - 2))
-    return kernel, before if is_depthwise else (*before, len(kernel.shape) - 1)
-
-
-def _filter_axes(network: Any, variables) -> list[tuple[int, ...]]:
-    """All axes but the last and the axes of channels or groups; see `Objective`."""
-    own = {}
-    blocks = () if network is None else network.blocks
-    for layer in (each for block in blocks for each in (block, *block.submodules)):
-        if isinstance(layer, models.layers.GroupedPointwiseConv2D):
-            own[layer.kernel.ref()] = (1,)
-        elif isinstance(layer, models.layers.DepthwiseConv2D):
-            own[layer.kernel.ref()] = (0, 1)
-    of_keras: Any = network
-    for layer in getattr(network, "keras_layers", ()):
-        if (found := _of_keras_layer(layer)) is not None:
-            own[of_keras.standing_for(found[0]).ref()] = found[1]
-    return [own.get(v.ref(), tuple(range(v.shape.rank - 1))) for v in variables]
 
 
 def _blocks_of(blocks, variables) -> dict[str, list]:

@@ -12,17 +12,17 @@ $$
 
 With t = |w| + eta for weights and 1 for biases, the perturbation is rho t^2 g / ||t
 g||. As in the authors' code, weights are the parameters that PyTorch names `weight`:
-kernels and the scales of norms. `scaled='kernels'` takes kernels only.
+kernels and the scales of norms and of PReLU. `scaled='kernels'` takes kernels only.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import cards, fedsam, method
+from tff_reg.models import roles
 
 SCALED = ("code", "kernels")
 
@@ -62,9 +62,9 @@ class FedASAM(fedsam.FedSAM):
     )
 
     def _is_scaled(self, weight: tf.Variable) -> bool:
-        # Kernels have several axes; biases and the scales of norms have one.
-        is_scale = re.search(r"gamma(_\d+)?:0$", weight.name) is not None
-        return weight.shape.rank > 1 or (is_scale and self.scaled == "code")
+        if roles.is_scale(weight):
+            return self.scaled == "code"
+        return not roles.is_bias(weight)
 
     def perturbation(
         self, local: method.Local, gradient: method.Tensors

@@ -13,8 +13,8 @@ $$
 With p the gradient of KL(softmax(global / T) || softmax(local / T)), a mean over the
 batch without T^2, a step from w uses the gradient of the loss at w + e. 'adaptive'
 takes e = rho N p / (||p|| + 1e-12), entry by entry, where N is |w - wg| of each
-weight, scaled to length 1 along its outputs (the last axis); 'fixed' leaves N out. The
-global model runs in evaluation mode.
+weight, scaled to length 1 along its outputs (PyTorch's first axis); 'fixed' leaves N
+out. The global model runs in evaluation mode.
 
 At w = wg, where every round begins, p is only rounding error and N is 0. A norm of p
 below 1e-6 therefore counts as 0: 'fixed' would otherwise step rho in a random
@@ -25,6 +25,7 @@ client is in training mode.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -124,12 +125,11 @@ class FedSOL(method.Method):
         if self.perturbation == "fixed":
             return [factor * g for g in gradient]
         distances = [tf.abs(moved) for moved in local.delta]
-        return [factor * _unit(d) * g for d, g in zip(distances, gradient)]
+        units = map(_unit, distances, local.output_axes)
+        return [factor * unit * g for unit, g in zip(units, gradient)]
 
 
-def _unit(distances: tf.Tensor) -> tf.Tensor:
-    """Scales vectors along the last axis to length 1; zero vectors stay zero."""
-    if distances.shape.rank == 0:
-        return tf.sign(distances)
-    norm = tf.norm(distances, axis=-1, keepdims=True)
+def _unit(distances: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Scales the entries along some axes to length 1; those of length 0 stay 0."""
+    norm = tf.sqrt(tf.reduce_sum(tf.square(distances), axes, keepdims=True))
     return distances / tf.maximum(norm, _NORM_EPSILON)

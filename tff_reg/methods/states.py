@@ -153,6 +153,7 @@ class Local:
       state: The method's state during the client's training: the result of `begin`,
         after the first step the result of `keep`.
       in_head: Whether each weight is in the last layer, if the model shows its network.
+      output_axes: The axes of each weight's outputs, if the model shows its network.
       class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
       relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
@@ -176,6 +177,7 @@ class Local:
     global_weights: Sequence[Any] = ()
     state: Any = ()
     in_head: Sequence[bool] = ()
+    output_axes: Sequence[Sequence[int]] = ()
     class_counts: Any = None
     relative_size: Any = None
     relative_weight: Any = None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         keras_losses as keras_losses,
         layers as layers,
         learning_model as learning_model,
+        roles as roles,
     )
     from tff_reg.models.public import *  # noqa: F403
 else:

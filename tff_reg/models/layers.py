@@ -182,6 +182,8 @@ class DepthwiseConv2D(ForwardLayer):
     It is initialised as in PyTorch. Below full width it keeps its input's channels.
     """
 
+    filter_axes = (0, 1)
+
     def make(
         self,
         channels: int,
@@ -214,6 +216,8 @@ class GroupedPointwiseConv2D(ForwardLayer):
     convolutions in float64 on a CPU. It is initialised as in PyTorch and runs at full
     width only.
     """
+
+    filter_axes = (1,)
 
     def make(self, in_channels: int, out_channels: int, groups: int, seeds: Seeds):
         self.out_channels = out_channels

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, method as method_lib
-from tff_reg.models import learning_model
+from tff_reg.models import learning_model, roles
 from tff_reg.training import (
     data_forms,
     finishing,
@@ -59,11 +59,10 @@ class LocalRound:
         )
         self.has_network = self._local_step.has_network
         self.measurement_names = self._local_step.measurement_names
-        head = self._model.network.head_variables if self.has_network else ()
-        in_head = tuple(any(v is h for h in head) for v in self._variables)
+        of_network = self._facts(self._model.network) if self.has_network else {}
         is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
         self._views = views.Views(
-            training, is_uniform, self._variables, in_head, self._hooks
+            training, is_uniform, self._variables, of_network, self._hooks
         )
         self._finishing = finishing.Finishing(
             self._model, methods, is_uniform, self._hooks
@@ -71,6 +70,19 @@ class LocalRound:
         self.blamed = self._finishing.blamed
         self._updater = optimizers.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
+
+    def _facts(self, network: Any) -> dict[str, Any]:
+        """Returns the fields of `Local` that the network alone says."""
+        head = [id(v) for v in network.head_variables]
+        filters = roles.filter_axes(network, self._variables)
+        output_axes = tuple(
+            tuple(n for n in range(v.shape.rank) if n not in axes)
+            for v, axes in zip(self._variables, filters)
+        )
+        return dict(
+            in_head=tuple(id(v) in head for v in self._variables),
+            output_axes=output_axes,
+        )
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
         """Makes the reference models that terms read, by name."""

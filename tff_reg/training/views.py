@@ -20,12 +20,12 @@ class Views:
         training: local_training.LocalTraining,
         is_uniform: bool,
         variables: Sequence[Any],
-        in_head: Sequence[bool],
+        fixed: dict[str, Any],
         hooks: hooks_lib.Hooks,
     ):
         self._training, self._hooks = training, hooks
         self._is_uniform = is_uniform
-        self._variables, self._in_head = variables, in_head
+        self._variables, self._fixed = variables, fixed
 
     def of(
         self, visit: Visit, progress: Progress, is_last: bool = False
@@ -55,7 +55,6 @@ class Views:
                 memory=memories.own(name, method.client_memory, visit.client),
                 server_memory=memories.own(name, method.server_memory, visit.server),
                 state=progress.kept.get(name, ()),
-                in_head=self._in_head,
                 class_counts=visit.class_counts,
                 relative_size=size,
                 relative_weight=tf.ones([], dtype) if self._is_uniform else size,
@@ -65,6 +64,7 @@ class Views:
                 hparams=visit.decayed,
                 local_steps=steps,
                 has_ended=is_last,
+                **self._fixed,
                 **at_end,
             )
             found[name] = self._hooks.observe(method, local)
