@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from tff_reg.data import keys, partitions
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
@@ -42,14 +40,10 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
 
 def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     """Replaces the test examples by a share of the training examples."""
-    count = max(1, round(share * len(data.y_train)))
+    units = np.arange(len(data.y_train)) if data.units is None else data.units
+    count = max(1, round(share * np.unique(units).size))
     key = int(keys.driver_generator("validation", seed).integers(2**63))
-    train, held = splits.by_share(data.y_train, count, seed=key)
-    return dataclasses.replace(
-        data,
-        x_train=data.x_train[train],
-        y_train=data.y_train[train],
-        x_test=data.x_train[held],
-        y_test=data.y_train[held],
-        domains=None if data.domains is None else data.domains[train],
+    train, held = splits.by_share(data.strata(), count, seed=key, units=units)
+    return data.train_part(
+        train, x_test=data.x_train[held], y_test=data.y_train[held]
     )

@@ -10,7 +10,7 @@ of the table lacks it; without it there are no domains.
 
 The data set has no split. Here the test examples are all images of a tenth of the
 lesions of each kind and source (UniVarFL, Section 4, "90-10"). They are always the same
-lesions, and no lesion is in both parts. UniVarFL does not give the size of its images;
+lesions, and no lesion is in two parts, held-out training images included. UniVarFL does not give the size of its images;
 here it is 64x64, the middle of the 600x450 pixels. Normalised with the training images'
 own mean and deviation; pad-crop by 4 pixels and flip.
 """
@@ -63,28 +63,24 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     paths = _find(data_dir, [row["image_id"] for row in rows])
     class_names, y = np.unique([row["dx"] for row in rows], return_inverse=True)
     sources, domains = np.unique([row["dataset"] for row in rows], return_inverse=True)
-    _, first, lesions = np.unique(
-        [row["lesion_id"] for row in rows], return_index=True, return_inverse=True
-    )
-    groups = (domains * class_names.size + y)[first]
-    _, chosen = splits.by_share(
-        groups, round(first.size * TEST_SHARE), seed=_SPLIT_SEED
-    )
-    is_test = np.isin(lesions, chosen)
+    names, lesions = np.unique([row["lesion_id"] for row in rows], return_inverse=True)
+    groups, num_test = domains * class_names.size + y, round(names.size * TEST_SHARE)
+    train, test = splits.by_share(groups, num_test, seed=_SPLIT_SEED, units=lesions)
     return image_data.of_parts(
-        (_read(paths, ~is_test, image_size), y[~is_test]),
-        (_read(paths, is_test, image_size), y[is_test]),
+        (_read(paths, train, image_size), y[train]),
+        (_read(paths, test, image_size), y[test]),
         class_names,
         table,
-        domains=domains[~is_test].astype(np.int32) if sources[0] else None,
+        domains=domains[train].astype(np.int32) if sources[0] else None,
         domain_names=tuple(map(str, sources)) if sources[0] else (),
+        units=lesions[train],
     )
 
 
 def _read(paths: list[str], chosen: np.ndarray, image_size: int) -> np.ndarray:
-    if not chosen.any():
+    if not chosen.size:
         raise DataError("The table of HAM10000 has too few lesions to split.")
-    return images.read([paths[row] for row in np.flatnonzero(chosen)], image_size)
+    return images.read([paths[row] for row in chosen], image_size)
 
 
 def _read_table(path: str) -> list[dict]:

@@ -34,6 +34,9 @@ class ImageData:
     domains: np.ndarray | None = None
     # A distinct name for each domain.
     domain_names: tuple[str, ...] = ()
+    # int32 [n], such as each training image's lesion: examples with the same number are
+    # not divided between training and held-out examples. None without such units.
+    units: np.ndarray | None = None
     # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
 
@@ -48,6 +51,18 @@ class ImageData:
                     f"There are {twice.count(twice[0])} {what} names {twice[0]!r}; "
                     "all names must differ."
                 )
+
+    def strata(self) -> np.ndarray:
+        """Returns numbers of each training example's class and domain, int64 [n]."""
+        strata = self.y_train.astype(np.int64) * (len(self.domain_names) or 1)
+        return strata if self.domains is None else strata + self.domains
+
+    def train_part(self, positions: np.ndarray, **changes: Any) -> ImageData:
+        """Returns the data with some of the training examples, and other changes."""
+        of_examples = ("x_train", "y_train", "domains", "units")
+        known = {name: getattr(self, name) for name in of_examples}
+        part = {n: each[positions] for n, each in known.items() if each is not None}
+        return dataclasses.replace(self, **part, **changes)
 
     @property
     def largest_pixel(self) -> float | None:

@@ -5,7 +5,6 @@ Both are for quick trials; the accuracy of a model trained on them means nothing
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from tff_reg.data import augmentation
@@ -37,26 +36,13 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
       The part, with every domain and class in proportion. If a class and domain would
       have fewer than four examples, only the first classes appear.
     """
-    domains = data.domains
     num_domains = len(data.domain_names) or 1
     num_train = scale("train_examples", len(data.y_train))
     num_test = scale("test_examples", len(data.y_test))
     num_classes = _num_classes(len(data.class_names), num_train, num_domains)
-    groups = data.y_train.astype(np.int64) * num_domains
-    train = _chosen(
-        groups + (0 if domains is None else domains),
-        data.y_train < num_classes,
-        num_train,
-    )
+    train = _chosen(data.strata(), data.y_train < num_classes, num_train)
     test = _chosen(data.y_test, data.y_test < num_classes, num_test)
-    return dataclasses.replace(
-        data,
-        x_train=data.x_train[train],
-        y_train=data.y_train[train],
-        x_test=data.x_test[test],
-        y_test=data.y_test[test],
-        domains=None if domains is None else domains[train],
-    )
+    return data.train_part(train, x_test=data.x_test[test], y_test=data.y_test[test])
 
 
 def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:

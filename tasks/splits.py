@@ -6,7 +6,7 @@ from tff_reg.lazy import np
 
 
 def by_share(
-    groups: np.ndarray, num_test: int, *, seed: int
+    groups: np.ndarray, num_test: int, *, seed: int, units: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits examples so that every group has its share of both parts.
 
@@ -21,13 +21,20 @@ def by_share(
 
     Args:
       groups: int [n], numbers >= 0, such as labels.
-      num_test: The number of test examples.
+      num_test: The number of test examples, or of units.
       seed: The same seed gives the same split, in every version.
+      units: int [n]; examples of one unit, such as the images of a lesion, stay in one
+        part, and the unit's first example decides its group.
 
     Returns:
       The positions of the training and of the test examples, two ascending int64
       arrays.
     """
+    if units is not None:
+        _, first, units = np.unique(units, return_index=True, return_inverse=True)
+        _, chosen = by_share(groups[first], num_test, seed=seed)
+        is_test = np.isin(units, chosen)
+        return np.flatnonzero(~is_test), np.flatnonzero(is_test)
     counts = np.bincount(groups)
     exact = counts * num_test / groups.size
     shares = np.floor(exact).astype(np.int64)

@@ -232,6 +232,24 @@ def test_numbers_are_means_over_seeds_and_over_choices_by_hand(tmp_path):
     assert two.mean == pytest.approx(sum(range(10, 30)) / 20)
 
 
+def test_a_column_says_the_round_of_shorter_runs(tmp_path):
+    common = experiment.RunConfig(synthetic_data=True, total_rounds=4)
+    made = reproduction.Reproduction(
+        artifacts.artifact("fedmlb/table4"), common, runs_dir=str(tmp_path / "runs")
+    )
+    finished.finish(made.planned[0], [0.1, 0.2, 0.3, 0.4])
+    numbers = made.numbers(made.planned[:1])
+    # 2 of 4 rounds stand for the paper's 500 of 1000: 0.9 x 10 % + 0.1 x 20 %.
+    assert (numbers[0].quantity, numbers[0].here) == ("ema@500", "11.00")
+    made.write(tmp_path, numbers)
+    head, below = (tmp_path / "table.md").read_text("utf-8").splitlines()[4:8:2]
+    assert "EMA after 500 rounds (%)" in head
+    assert [each.strip() for each in below.split("|")][3:6:2] == [
+        "here, round 2",
+        "here, round 4",
+    ]
+
+
 def test_missing_numbers_are_dashes(tmp_path):
     made = made_of("man/table1", tmp_path / "runs", seeds=(0,))
     finished.finish(made.planned[0], [0.2], all_clients=[0.6])

@@ -36,6 +36,17 @@ def test_lesions_are_split_with_all_of_their_images(tmp_path):
     assert len(data.class_names) == ham10000.DEFAULTS.num_classes
 
 
+def test_held_out_images_are_of_lesions_that_nobody_trains_on(tmp_path):
+    rows = layouts.write_ham10000(tmp_path)
+    settings = {"partition": "iid", "num_clients": 2, "seed": 0, "image_size": 12}
+    for more in ({"validation_share": 0.2}, {"validation_share": 0.2, "scale": "0.6"}):
+        data, _ = tasks.read("ham10000", data_dir=str(tmp_path), **settings, **more)
+        train, held = _locate(data, rows)
+        assert len(train) + len(held) < len(rows)
+        lesions = [{row["lesion_id"] for row in part} for part in (train, held)]
+        assert not lesions[0] & lesions[1] and len(lesions[1]) > 4
+
+
 def test_without_sources_there_are_no_domains(tmp_path):
     layouts.write_ham10000(tmp_path, with_sources=False)
     (tmp_path / "HAM10000_metadata.csv").rename(tmp_path / "HAM10000_metadata")

@@ -37,6 +37,15 @@ def test_reads_folders_and_holds_out_a_tenth_of_each_class_and_domain(folder, in
         assert (own == data.x_train[row]).all((1, 2, 3)).any()
 
 
+def test_held_out_pictures_are_a_share_of_each_class_and_domain(folder):
+    settings = {"partition": "domain", "num_clients": 4, "seed": 0}
+    settings |= {"image_size": 9, "validation_share": 1 / 9}
+    data, _ = tasks.read("pacs", data_dir=str(folder), **settings)
+    table = np.zeros((4, 7), int)
+    np.add.at(table, (data.domains, data.y_train), 1)
+    assert (table == 8).all() and len(data.y_test) == 28
+
+
 @pytest.mark.skipif(
     not layouts.SHARED.exists(), reason="../shared/data with PACS is not there"
 )

@@ -110,6 +110,7 @@ class Number:
       deviation: Deviation over seeds, or over the cell's recipes if there are several;
         None for one.
       seeds: Number of runs of each recipe, the smallest if they differ.
+      round_num: The runs' round, if the quantity is at a round of the paper's.
     """
 
     cell: Cell
@@ -119,6 +120,7 @@ class Number:
     mean: Optional[float]
     deviation: Optional[float]
     seeds: int
+    round_num: Optional[int] = None
 
 
 def split(quantity: str) -> tuple[str, Optional[str]]:
@@ -235,6 +237,7 @@ def _csv_row(number: Number) -> dict[str, Any]:
         "mean": number.mean,
         "deviation": number.deviation,
         "seeds": number.seeds,
+        "round": number.round_num,
         "recipes": " ".join(number.cell.recipes),
     }
 
@@ -251,5 +254,7 @@ def _block(
         own = [found.get((row, column, quantity)) for row in rows]
         published = [(each and each.published) or _NONE for each in own]
         here = [each.here if each else _NONE for each in own]
-        columns += [(text, ["published", *published]), ("", ["here", *here])]
+        rounds = sorted({each.round_num for each in own if each and each.round_num})
+        at = f", round {table.span(rounds)}" if rounds else ""
+        columns += [(text, ["published", *published]), ("", [f"here{at}", *here])]
     return tables.to_markdown(columns)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -171,39 +172,45 @@ class Reproduction:
         ]
 
     def _of(self, cell: Cell, there: set[str]) -> list[Number]:
+        rounds = self._rounds(cell)
         read = [
-            [self._read(cell, run) for run in runs if run.directory in there]
+            [self._read(cell, run, rounds) for run in runs if run.directory in there]
             for runs in self.runs_of(cell)
         ]
-        lengths = (run.summary["rounds"] for runs in read for run, _ in runs)
+        lengths = (run.summary["rounds"] for runs in read for run in runs)
         last_round = max(lengths, default=0)
         found = []
         for quantity, published in zip(cell.quantities, cell.published):
-            values = [[_value(quantity, *each) for each in runs] for runs in read]
-            found.append(
-                artifact_lib.number(cell, quantity, published, values, last_round)
-            )
+            values = [
+                [_value(quantity, run, rounds) for run in runs] for runs in read
+            ]
+            number = artifact_lib.number(cell, quantity, published, values, last_round)
+            found.append(dataclasses.replace(number, round_num=rounds.get(quantity)))
         return found
 
-    def _read(
-        self, cell: Cell, run: series.PlannedRun
-    ) -> tuple[finished_runs.Run, dict[str, int]]:
-        """Returns a run, and its (perhaps fewer) rounds by the paper's rounds."""
-        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
+    def _rounds(self, cell: Cell) -> dict[str, int]:
+        """Returns the round of a cell's runs for each quantity at a paper's round."""
         sets = self._tasks.recipes.settings(cell.recipes[0])
-        share = run.config.total_rounds / sets["total_rounds"]
-        rounds, targets = {}, []
-        for kind, at in map(artifact_lib.split, cell.quantities):
-            if kind == "ema" and at is not None:
-                rounds[at] = max(1, round(int(at) * share))
-            elif kind == "rounds" and at is not None:
-                targets.append(float(at))
+        share = self.runs_of(cell)[0][0].config.total_rounds / sets["total_rounds"]
+        return {
+            quantity: max(1, round(int(at) * share))
+            for quantity in cell.quantities
+            for kind, at in [artifact_lib.split(quantity)]
+            if kind == "ema" and at is not None
+        }
+
+    def _read(
+        self, cell: Cell, run: series.PlannedRun, rounds: Mapping[str, int]
+    ) -> finished_runs.Run:
+        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
+        split = map(artifact_lib.split, cell.quantities)
+        targets = [float(at) for kind, at in split if kind == "rounds" and at]
         wanted = {
             "accuracy_at_rounds": list(rounds.values()),
             "target_accuracies": targets,
         }
         weights = self.artifact.weights
-        return finished_runs.read(run.directory, wanted, columns, weights), rounds
+        return finished_runs.read(run.directory, wanted, columns, weights)
 
     def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
         """Writes `table.csv` and `table.md` of the result of `numbers`."""
@@ -226,10 +233,7 @@ class Reproduction:
         configs = [run.config for run in self.planned]
         scale = configs[0].scale
         if scale is not None:
-            notes.append(
-                f"Runs at scale {scale}: numbers of rounds, also those in column"
-                " names, are scaled down."
-            )
+            notes.append(f"Runs at scale {scale}, which docs/pages/reproduce.md explains.")
         if self.is_tiny:
             notes.append(_TINY_NOTE)
         if self.is_random:
@@ -251,7 +255,7 @@ def _value(
     if kind == "rounds" and at is not None:
         return summary["rounds_to_target"][str(float(at))]
     if at is not None:
-        found = summary["accuracy_at_rounds"][str(rounds[at])]
+        found = summary["accuracy_at_rounds"][str(rounds[quantity])]
         return _percent(found["ema_accuracy"])
     if quantity in artifact_lib.SHARES:
         return _percent(summary[artifact_lib.SHARES[quantity][1]])
