@@ -44,6 +44,4 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     count = max(1, round(share * np.unique(units).size))
     key = int(keys.driver_generator("validation", seed).integers(2**63))
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
-    return data.train_part(
-        train, x_test=data.x_train[held], y_test=data.y_train[held]
-    )
+    return data.train_part(train, x_test=data.x_train[held], y_test=data.y_train[held])

@@ -10,9 +10,10 @@ of the table lacks it; without it there are no domains.
 
 The data set has no split. Here the test examples are all images of a tenth of the
 lesions of each kind and source (UniVarFL, Section 4, "90-10"). They are always the same
-lesions, and no lesion is in two parts, held-out training images included. UniVarFL does not give the size of its images;
-here it is 64x64, the middle of the 600x450 pixels. Normalised with the training images'
-own mean and deviation; pad-crop by 4 pixels and flip.
+lesions, and no lesion is in two parts, held-out training images included. UniVarFL does
+not give the size of its images; here it is 64x64, the middle of the 600x450 pixels.
+Normalised with the training images' own mean and deviation; pad-crop by 4 pixels and
+flip.
 """
 
 from __future__ import annotations

@@ -181,9 +181,7 @@ class Reproduction:
         last_round = max(lengths, default=0)
         found = []
         for quantity, published in zip(cell.quantities, cell.published):
-            values = [
-                [_value(quantity, run, rounds) for run in runs] for runs in read
-            ]
+            values = [[_value(quantity, run, rounds) for run in runs] for runs in read]
             number = artifact_lib.number(cell, quantity, published, values, last_round)
             found.append(dataclasses.replace(number, round_num=rounds.get(quantity)))
         return found
@@ -233,7 +231,7 @@ class Reproduction:
         configs = [run.config for run in self.planned]
         scale = configs[0].scale
         if scale is not None:
-            notes.append(f"Runs at scale {scale}, which docs/pages/reproduce.md explains.")
+            notes.append(f"Runs at scale {scale}: fewer rounds, clients and examples.")
         if self.is_tiny:
             notes.append(_TINY_NOTE)
         if self.is_random:
