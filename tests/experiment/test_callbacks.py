@@ -1,5 +1,6 @@
 """Callbacks: when they are called, what they keep, and how they end a run."""
 
+import itertools
 import json
 import sys
 import types
@@ -21,9 +22,13 @@ def in_process():
 
 
 def accuracies(*values):
-    """An evaluation that gives these accuracies, one after another."""
-    left = list(values)
-    return lambda weights: {"loss": 1.0, "accuracy": left.pop(0)}
+    """An evaluation that gives these accuracies, one after another, again and again."""
+    left = itertools.cycle(values)
+    return lambda weights: {"loss": 1.0, "accuracy": next(left)}
+
+
+# As of a run that holds examples out.
+HELD_OUT = {"process": "fedavg", "task": "tiny", "validation_share": 0.1}
 
 
 class Noting(experiment.Callback):
@@ -88,11 +93,13 @@ def test_the_early_stopping_of_the_documentation_finishes_a_run(
     run, tiny_data, tmp_path
 ):
     notes = Notes()
+    with pytest.raises(ValueError, match="Give validation_share"):
+        run(callbacks=[EarlyStopping(2)])
     arguments = dict(output_dir=tmp_path, callbacks=[EarlyStopping(2)])
-    result = run(
-        **arguments, progress=notes, evaluate=accuracies(0.2, 0.5, 0.4, 0.3, 0.9)
-    )
-    stopped = {"reason": "no better test accuracy in 2 rounds", "total_rounds": 6}
+    arguments["evaluate"] = accuracies(0.2, 0.5, 0.4, 0.3, 0.1, 0.1, 0.1)
+    arguments["settings"] = HELD_OUT
+    result = run(**arguments, progress=notes)
+    stopped = {"reason": "no better held-out accuracy in 2 rounds", "total_rounds": 6}
     assert result.summary["stopped_early"] == stopped
     assert result.summary["rounds"] == 4 and result.summary["final_accuracy"] == 0.3
     assert notes.lines[-1] == f"The run ends after round 4: {stopped['reason']}."
@@ -104,8 +111,19 @@ def test_the_early_stopping_of_the_documentation_finishes_a_run(
     assert summary_lib.of_finished_run(directory, wanted) == result.summary
     tiny_data.asked.clear()
     assert run(**arguments).summary == result.summary and not tiny_data.asked
-    more = run(tmp_path, total_rounds=7, evaluate=accuracies(0.1, 0.1, 0.1))
+    more = run(**{**arguments, "callbacks": []}, total_rounds=7)
     assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary
+
+
+def test_early_stopping_counts_rounds_that_were_tested(run):
+    # Every other round is tested, and every test is better.
+    improving = run(
+        callbacks=[EarlyStopping(2)],
+        settings=HELD_OUT,
+        rounds_per_evaluation=2,
+        evaluate=accuracies(0.1, 0.2, 0.3),
+    )
+    assert improving.summary["rounds"] == 6
 
 
 def test_the_wandb_callback_of_the_documentation_logs_every_round_once(
@@ -127,13 +145,13 @@ def test_the_wandb_callback_of_the_documentation_logs_every_round_once(
 
 
 def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_path):
-    run(
-        tmp_path,
+    arguments = dict(
         rounds_per_evaluation=2,
         keep_best=True,
         evaluate=accuracies(0.25, 0.5),
         callbacks=[Stopping(last=3)],
     )
+    run(tmp_path, **arguments)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["best_round"] == 3
     best, final = (
@@ -141,3 +159,7 @@ def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_pa
     )
     for name in final.files:
         np.testing.assert_array_equal(best[name], final[name])
+    # It still is when the finished run is called again.
+    kept = (tmp_path / "best_weights.npz").read_bytes()
+    run(tmp_path, **arguments)
+    assert (tmp_path / "best_weights.npz").read_bytes() == kept

@@ -75,6 +75,46 @@ def test_a_run_on_other_data_is_another_where_the_data_have_digests(
         run(tmp_path / "a", total_rounds=3)
 
 
+def _by(share):
+    return lambda round_num, ids: [each for each in ids if each < f"client_{share}"]
+
+
+def _scaled(factor):
+    return lambda weights: {"loss": 1.0, "accuracy": 0.1 * factor}
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ({"sample_fn": _by(3)}, {"sample_fn": _by(4)}),
+        ({"sample_fn": lambda r, ids: ids[:2]}, {"sample_fn": lambda r, ids: ids[:3]}),
+        ({"evaluate": _scaled(1)}, {"evaluate": _scaled(2)}),
+        ({"evaluate": _scaled(1)}, {"evaluate": None}),
+    ],
+)
+def test_another_function_is_refused_and_the_same_is_not(run, tmp_path, before, after):
+    run(tmp_path / "a", total_rounds=1, **before)
+    run(tmp_path / "a", total_rounds=2, **before)
+    with pytest.raises(experiment.DirectoryError, match=f"of another {min(after)}"):
+        run(tmp_path / "a", total_rounds=3, **after)
+
+
+def test_another_preprocessing_or_metric_of_an_evaluation_is_refused(
+    run, tmp_path, tiny_data, tiny_model
+):
+    def evaluate(**more):
+        x, y = tiny_data.x[0], tiny_data.y[0]
+        return experiment.CentralEvaluation(tiny_model, x, y, **more)
+
+    def halved(x):
+        return x / 2
+
+    run(tmp_path / "a", total_rounds=1, evaluate=evaluate(preprocess_fn=halved))
+    run(tmp_path / "a", total_rounds=2, evaluate=evaluate(preprocess_fn=halved))
+    with pytest.raises(experiment.DirectoryError, match="of another evaluate"):
+        run(tmp_path / "a", total_rounds=3, evaluate=evaluate())
+
+
 def test_a_function_of_another_name_is_refused(run, tiny_data, tmp_path):
     run(tmp_path / "a", client_dataset_fn=tiny_data.whole_client_dataset)
     with pytest.raises(experiment.DirectoryError, match="client_dataset_fn"):

@@ -97,12 +97,12 @@ def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
 def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
     run, tmp_path, first
 ):
-    evaluated = []
+    evaluated, gained = [], [0.01]
 
     def evaluate(weights):
         # Every evaluation is better than all before it.
         evaluated.append(1)
-        return {"loss": 1.0, "accuracy": len(evaluated) / 100}
+        return {"loss": 1.0, "accuracy": len(evaluated) * gained[0]}
 
     def files(folder, rounds):
         evaluated.clear()
@@ -118,13 +118,14 @@ def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
     at_once = files("whole", 6)
     begun = files("a", first)
     assert begun[0][first - 1]["evaluation/accuracy"] != ""
+    gained[0] = 0.0
     # As it goes on, up to a round that is not evaluated: the best is what it was.
     with pytest.raises(StopHere):
         run(
             tmp_path / "a",
             rounds_per_evaluation=2,
             keep_best=True,
-            evaluate=lambda weights: {"loss": 1.0, "accuracy": 0.0},
+            evaluate=evaluate,
             progress=StopsAfter(first + 1),
         )
     table = finished.rows(tmp_path / "a" / "metrics.csv")

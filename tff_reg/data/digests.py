@@ -1,13 +1,16 @@
-"""Digests of examples and of their split, by which runs compare their data.
+"""Digests of examples, of their split and of functions, by which runs are compared.
 
-They are computed from the arrays in memory, so the location of the files does not
+Those of examples are computed from the arrays in memory, so the location of the files does not
 matter. SHA-256 takes about a second for two gigabytes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import json
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,11 @@ from tff_reg.lazy import np
 EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
 # Names in `config.json`: of the digest of all examples, and of that of their split.
 DATA, DEALT = "digest_of_data", "digest_of_split"
+# The same of the user's functions, which are the arguments of these names.
+FUNCTIONS = {
+    f"digest_of_{n}": n for n in ("sample_fn", "client_dataset_fn", "evaluate")
+}
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def together(parts: Mapping[str, str]) -> str:
@@ -43,6 +51,46 @@ def of_examples(*arrays: Any) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def of_function(function: Any) -> str:
+    """Returns the digest of a function's code and of the plain values that it closes.
+
+    Functions that it calls are not part of it, unless they are closed over.
+    """
+    return hashlib.sha256(_content(function).encode()).hexdigest()[:8]
+
+
+def _content(value: Any, within: tuple = ()) -> str:
+    """Returns a text that another process finds for the same code and values."""
+    value = getattr(value, "__func__", value)
+    if isinstance(value, _PLAIN) or isinstance(value, np.generic):
+        return repr(value)
+    if any(value is each for each in within):  # A function that calls itself.
+        return ""
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    parts: list[Any] = []
+    if isinstance(value, (tuple, frozenset)):
+        parts = [*value]
+    elif isinstance(value, functools.partial):
+        parts = [value.func, value.args, *sorted(value.keywords.items())]
+    elif isinstance(value, types.CodeType):
+        name = value.co_code.hex()
+        parts = [value.co_names, value.co_consts]
+    elif isinstance(value, types.FunctionType):
+        closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        parts = [value.__code__, value.__defaults__, *closed]
+    elif hasattr(value, "get_config"):  # A metric of Keras, which numbers its name.
+        name += json.dumps({**value.get_config(), "name": ""}, default=str)
+    elif not isinstance(value, type):
+        if dataclasses.is_dataclass(value):
+            parts = [getattr(value, each.name) for each in dataclasses.fields(value)]
+        call = getattr(type(value), "__call__", None)
+        parts += [call] if isinstance(call, types.FunctionType) else []
+    texts = [_content(each, (*within, value)) for each in parts]
+    return (
+        f"{name}({','.join(sorted(texts) if isinstance(value, frozenset) else texts)})"
+    )
 
 
 def of_split(client_ids: Sequence[str], positions: Sequence[Any]) -> str:

@@ -28,6 +28,7 @@ _RECORDED = ("sample_fn", "client_dataset_fn")
 _DIGESTS = {
     digests.DATA: "data",
     digests.DEALT: "split of the data into clients",
+    **{name: f"code of {what}" for name, what in digests.FUNCTIONS.items()},
     identity_lib.KERAS_MODEL: "Keras model",
     identity_lib.KERAS_WEIGHTS: "initial weights of the Keras model",
 }
@@ -146,7 +147,9 @@ def _of_data(
         for group, configs in groups.items():
             for config in configs:
                 if name in config:
-                    of_seed.setdefault(config["seed"], {})[group] = config[name][:8]
+                    of_seed.setdefault(config["seed"], {})[group] = str(config[name])[
+                        :8
+                    ]
         differing = [each for each in of_seed.values() if len(set(each.values())) > 1]
         if differing:
             found[words] = differing[0]

@@ -1,12 +1,10 @@
-"""Callbacks: work of a run between its rounds, and early stopping.
+"""Callbacks: work of a run between its rounds, which may also end it.
 
-    class EarlyStopping(experiment.Callback):
+    class Printing(experiment.Callback):
         def on_round(self, run, row):
-            last = run.column("evaluation/accuracy")[-5:]
-            if len(last) == 5 and max(last) == last[0]:
-                return "no better test accuracy in 5 rounds"
+            print(run.rounds_done, row["training/loss"])
 
-    experiment.run(config, callbacks=[EarlyStopping()])
+    experiment.run(config, callbacks=[Printing()])
 
 Best weights and TensorBoard's events are callbacks, too.
 """
@@ -50,6 +48,7 @@ class Run:
         `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
+      stopped_early: The reason and `total_rounds` of a run that a callback ended.
     """
 
     total_rounds: int
@@ -62,6 +61,12 @@ class Run:
     table: metrics.MetricsTable
     rounds_done: int = 0
     checkpoint: Any = None
+    stopped_early: Optional[dict[str, Any]] = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no round is left, or a callback has ended the run."""
+        return not self.rounds_left or self.stopped_early is not None
 
     @property
     def rounds_left(self) -> int:
@@ -154,7 +159,7 @@ class BestWeights(Callback):
             return
         self._path = run.directory.path / directory_lib.BEST_WEIGHTS
         best, before = run.kept(directory_lib.BEST_WEIGHTS), run.kept(_BEST_BEFORE)
-        if run.rounds_left and before is not None:
+        if not run.is_done and before is not None:
             # The checkpoint's round was evaluated only because it was then the last.
             best = before or None
         if best is None:

@@ -44,6 +44,7 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 _DIGESTS = {
     digests.DATA: "other data",
     digests.DEALT: "other clients, or of another split of the data into them",
+    **{name: f"another {what}" for name, what in digests.FUNCTIONS.items()},
     identity_lib.KERAS_MODEL: "another Keras model",
     identity_lib.KERAS_WEIGHTS: (
         "a Keras model that begins with other weights (call"
@@ -130,7 +131,7 @@ class RunDirectory:
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
                 raise self._error(
-                    f"the run there is of {_DIGESTS[name]}; give those, or"
+                    f"the run there is of {_DIGESTS[name]}; give the same, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
             # The user may have given neither of the two values.

@@ -120,6 +120,11 @@ class CentralEvaluation:
         return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
 
     @property
+    def functions(self) -> tuple:
+        """The user's functions that decide what is measured."""
+        return (self.preprocess_fn, *self.metrics.values())
+
+    @property
     def examples_spec(self) -> Any:
         """The `tf.TensorSpec`s of the examples as they are stored."""
         return tf.nest.map_structure(_batch_spec, self._x)

@@ -139,8 +139,9 @@ class Training:
       sample_fn: Samples the clients in place of `client_sampling`: called with the
         round (from 1) and all clients' ids, it returns the ids of the cohort. Its
         result may depend on its arguments only, since a resumed run does not call it
-        for the rounds done. `config.json` has its name: a run is not resumed with a
-        function of another name.
+        for the rounds done. `config.json` has its name and a digest of its code: a run
+        is not resumed with another function. The same holds for `evaluate` and
+        `client_dataset_fn`.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
         `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
@@ -248,6 +249,10 @@ class Rounds:
             "client_dataset_fn": name_of(training.client_dataset_fn),
             "metrics": list(getattr(training.evaluate, "metrics", ())),
         }
+        for name, argument in digests.FUNCTIONS.items():
+            function = getattr(training, argument)
+            function = getattr(function, "functions", function)
+            own[name] = function and digests.of_function(function)
         self._settings = _as_json({**training.settings, **own})
         directory = training.output_dir
         if directory is not None and not isinstance(
@@ -277,8 +282,6 @@ class Rounds:
             table=metrics.MetricsTable(),
         )
         self._rounds_saved = 0
-        # The reason and `total_rounds` of a run that a callback ended.
-        self._stopped_early: Optional[dict[str, Any]] = None
         self._not_finite_reported = False
 
     def __enter__(self) -> Rounds:
@@ -292,7 +295,7 @@ class Rounds:
     @property
     def are_done(self) -> bool:
         """Whether no round is left, or a callback has ended the run."""
-        return not self._run.rounds_left or self._stopped_early is not None
+        return self._run.is_done
 
     def begin(self) -> list[Row]:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
@@ -335,7 +338,7 @@ class Rounds:
                 stopped = json.loads(stopped)
                 # A request for more rounds continues the run.
                 if run.total_rounds <= stopped["total_rounds"]:
-                    self._stopped_early = stopped
+                    run.stopped_early = stopped
             run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
             if changed := identity.other_code(directory.config or {}):
                 run.say(changed)
@@ -359,12 +362,12 @@ class Rounds:
         if run.is_due(run.rounds_per_evaluation):
             row.update(self._evaluate())
         run.table.append(row)
-        reasons = [callback.on_round(run, dict(row)) for callback in self._callbacks]
+        reasons = [each.on_round(run, run.table.row(-1)) for each in self._callbacks]
         if reason := next(filter(None, reasons), None):
             self._stop(reason, row)
         if self._directory is not None:
             self._directory.write_metrics(run.table)
-            if run.is_due(self._training.rounds_per_checkpoint) or self._stopped_early:
+            if run.is_due(self._training.rounds_per_checkpoint) or run.stopped_early:
                 self._save()
         self._progress.after_round(run.rounds_done, row)
         self._report(row, len(cohort), methods_not_finite)
@@ -448,7 +451,7 @@ class Rounds:
     def _stop(self, reason: str, row: dict[str, Any]) -> None:
         """Ends the run after the last round, which is then evaluated in any case."""
         run = self._run
-        self._stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
+        run.stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
         if run.is_due(run.rounds_per_evaluation):
             return
         found = self._evaluate()
@@ -474,8 +477,8 @@ class Rounds:
         if self._directory is None or self._rounds_saved == run.rounds_done:
             return
         contents = {_METRICS: run.table.text().encode("utf-8")}
-        if self._stopped_early:
-            contents[_STOPPED] = json.dumps(self._stopped_early).encode()
+        if run.stopped_early:
+            contents[_STOPPED] = json.dumps(run.stopped_early).encode()
         parts = self._state.parts()
         for callback in self._callbacks:
             kept = callback.keep()
@@ -494,7 +497,8 @@ class Rounds:
     def _report(
         self, row: Mapping[str, Any], cohort_size: int, methods_not_finite: list[str]
     ) -> None:
-        round_num, say = self._run.rounds_done, self._progress.say
+        run, say = self._run, self._progress.say
+        round_num = run.rounds_done
         rejected = metrics.rejected_clients(row)
         if rejected:
             say(
@@ -507,8 +511,8 @@ class Rounds:
                 " with such a term, memory or upload were left out; such a memory or"
                 " model of the server was discarded."
             )
-        if self._stopped_early:
-            why = self._stopped_early["reason"]
+        if run.stopped_early:
+            why = run.stopped_early["reason"]
             say(f"The run ends after round {round_num}: {why}.")
         loss = row[metrics.TRAINING_LOSS]
         if loss is None or math.isfinite(loss) or self._not_finite_reported:
@@ -525,8 +529,8 @@ class Rounds:
         weights = self._state.weights()
         all_clients_weights = self._state.all_clients_weights()
         summary = summary_lib.summarize(run.table, self._settings)
-        if self._stopped_early:
-            summary[summary_lib.STOPPED_EARLY] = self._stopped_early
+        if run.stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = run.stopped_early
         if self._directory is not None:
             run.write_weights(directory_lib.WEIGHTS, weights)
             if all_clients_weights is not None:
