@@ -178,6 +178,22 @@ def delete_leftovers(directory: PathLike) -> None:
         delete(path)
 
 
+def changed_after(path: PathLike, other: PathLike) -> bool:
+    """Returns whether a file, or a directory's files, changed after another file.
+
+    Below the directory itself only new, removed and replaced files are noticed: it may
+    hold 100,000 images.
+    """
+    found = [pathlib.Path(path)]
+    if found[0].is_dir():
+        found += [*found[0].iterdir(), *(pathlib.Path(w) for w, _, _ in os.walk(path))]
+    try:
+        times = [max(s.st_mtime_ns, s.st_ctime_ns) for s in map(os.stat, found)]
+        return max(times) > os.stat(other).st_mtime_ns
+    except OSError:  # What is missing is told by whoever reads it.
+        return True
+
+
 def sha256(path: PathLike) -> str:
     """Returns the SHA-256 of a file's bytes in hexadecimal."""
     digest = hashlib.sha256()

@@ -68,6 +68,18 @@ def test_a_finished_run_on_data_elsewhere_is_finished_after_a_look(ran, tmp_path
     assert look(ran, data_dir=moved)["rounds"] == 1
 
 
+def test_data_that_changed_in_their_place_are_noticed(ran):
+    assert look(ran)["rounds"] == 1
+    write_arrays(ran["data_dir"])
+    assert look(ran) is None  # Perhaps others; they are compared.
+    again = experiment.RunConfig.of(ran)
+    experiment.run(again, progress=progress.Silence())
+    assert look(ran)["rounds"] == 1
+    write_arrays(ran["data_dir"], labels=np.zeros(20, int))
+    with pytest.raises(experiment.DirectoryError, match="is of other data"):
+        experiment.run(again, progress=progress.Silence())
+
+
 @pytest.mark.parametrize("total_rounds", [1, 2])
 @pytest.mark.parametrize("changed", ["labels", "test_labels", "split_file"])
 def test_a_run_on_other_data_is_refused(ran, tmp_path, changed, total_rounds):

@@ -145,11 +145,16 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
 def test_settings_that_end_not_finite_are_never_best(tmp_path):
     arguments = ["--processes=fedavg,fedprox", "--total_rounds=2"]
     arguments += ["--grid=fedprox_strength=0.1,0.01,0.001"]
-    executor = Pretending(diverging=[0.01])
-    done = call(*arguments, f"--output_dir={tmp_path / 'a'}", executor=executor)
-    assert done.returncode == 0, done.stderr
-    assert executor.configs[-1].strengths == {"fedprox_strength": 0.1}
-    assert "50.00 (40.00; 3 settings)" in (tmp_path / "a" / "table.md").read_text()
+    for diverging, best, cell in (
+        (0.01, 0.1, "50.00 (40.00; 3 settings)"),
+        # The worst setting diverged.
+        (0.001, 0.01, "90.00 (40.00; 3 settings)"),
+    ):
+        executor, folder = Pretending(diverging=[diverging]), tmp_path / str(diverging)
+        done = call(*arguments, f"--output_dir={folder}", executor=executor)
+        assert done.returncode == 0, done.stderr
+        assert executor.configs[-1].strengths == {"fedprox_strength": best}
+        assert cell in (folder / "table.md").read_text()
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, f"--output_dir={tmp_path / 'b'}", executor=executor)
     assert done.returncode == 1

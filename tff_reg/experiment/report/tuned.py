@@ -10,7 +10,8 @@ from tff_reg.settings import as_text
 
 CAPTION = (
     "Held out: accuracy of the best setting on training examples that were left out for"
-    " tuning; in brackets that of the worst setting, and how many were tried. The final"
+    " tuning; in brackets that of the worst setting, diverged ones included, and how"
+    " many were tried. The final"
     " runs train on all examples."
 )
 
@@ -24,7 +25,7 @@ class Tuned:
       mean: Their accuracy (0 to 1) on the held-out examples, mean over seeds; None if
         nothing was tuned.
       deviation: Its sample deviation; None for one seed.
-      lowest: The lowest mean of the settings whose runs all ended finite.
+      lowest: The lowest mean of all settings; None if one of them has no finite mean.
       tried: The number of settings that were tried.
     """
 
@@ -43,11 +44,12 @@ class Tuned:
     @property
     def held_out(self) -> str:
         """Held-out accuracy of the best setting and of the worst, in percent."""
-        if self.mean is None or self.lowest is None:
+        if self.mean is None:
             return "-"
+        worst = "not finite" if self.lowest is None else f"{100 * self.lowest:.2f}"
         spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
         tried = f"{self.tried} setting{'s' * (self.tried != 1)}"
-        return f"{100 * self.mean:.2f}{spread} ({100 * self.lowest:.2f}; {tried})"
+        return f"{100 * self.mean:.2f}{spread} ({worst}; {tried})"
 
     def row(self) -> dict[str, Any]:
         """Returns the result's columns of `table.csv`."""

@@ -111,8 +111,10 @@ class CheckedRun:
         if self.config.overwrite or self.directory is None:
             return None
         made = self.directory.config or {}
-        if any(self.values[name] != made.get(name) for name in _FILES):
-            return None  # Their contents are compared when the run is done again.
+        ended = self.directory.path / "summary.json"
+        for path, name in ((self.values[name], name) for name in _FILES):
+            if path != made.get(name) or (path and files.changed_after(path, ended)):
+                return None  # The contents are compared when the run is done again.
         return summary_lib.of_finished_run(self.directory, self.values)
 
     def refresh_summary(self) -> Optional[dict[str, Any]]:

@@ -99,6 +99,11 @@ class _Tried:
         return table.mean(self.accuracies)
 
 
+def _lowest(tried: Sequence[_Tried]) -> Any:
+    means = [each.mean for each in tried]
+    return None if None in means else min(means)
+
+
 class Tuning:
     """The tuning runs and their results.
 
@@ -177,7 +182,7 @@ class Tuning:
                     best.settings,
                     best.mean,
                     table.deviation(best.accuracies),
-                    min(each.mean for each in known),
+                    _lowest(complete),
                     len(complete),
                 )
             elif not tried:
