@@ -7,6 +7,7 @@ first used.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.util
@@ -105,6 +106,26 @@ def load_file(path: str) -> ModuleType:
         why = _why(error)
         raise PluginError(f"it cannot be loaded: {why}.") from error
     return module
+
+
+def sources(module: ModuleType) -> list[pathlib.Path]:
+    """Returns a file's module and those of its folder that it imports, in turn."""
+    found = [pathlib.Path(str(module.__file__))]
+    for file in found if module.__name__.startswith(MODULE) else ():
+        nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+        imports = [
+            n for node in nodes if isinstance(node, ast.Import) for n in node.names
+        ]
+        names = {each.name for each in imports}
+        names |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
+        for first in sorted({name.partition(".")[0] for name in names}):
+            beside = found[0].parent / first
+            found += [
+                path
+                for path in (beside.with_suffix(".py"), *sorted(beside.rglob("*.py")))
+                if path.is_file() and path not in found
+            ]
+    return found
 
 
 def module_of(value: Any) -> ModuleType:

@@ -1,5 +1,7 @@
 """A callback that ends a run early."""
 
+import numpy as np
+
 from tff_reg import experiment
 
 
@@ -15,11 +17,9 @@ class EarlyStopping(experiment.Callback):
             raise ValueError("Give validation_share: a test set must not end a run.")
 
     def on_round(self, run, row):
-        accuracy = "evaluation/accuracy"
-        tested = [each for each in run.rows if each[accuracy] is not None]
-        if not tested or tested[-1]["round_num"] < run.rounds_done:
+        if row["evaluation/accuracy"] is None:
             return None  # This round was not tested.
-        best = max(tested, key=lambda each: each[accuracy])
-        if run.rounds_done - best["round_num"] >= self.rounds:
+        best = np.nanargmax(run.column("evaluation/accuracy"))
+        if run.rounds_done - 1 - best >= self.rounds:
             return f"no better held-out accuracy in {self.rounds} rounds"
         return None

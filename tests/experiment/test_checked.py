@@ -80,6 +80,19 @@ def test_data_that_changed_in_their_place_are_noticed(ran):
         experiment.run(again, progress=progress.Silence())
 
 
+def test_a_class_list_that_changed_under_a_finished_run_is_noticed(tmp_path):
+    (tmp_path / "classes").write_text("a\nb\n")
+    asked = {"process": "fedavg", "task": "imagenet200", "total_rounds": 1}
+    asked |= {"class_list": str(tmp_path / "classes"), "data_dir": str(tmp_path / "d")}
+    asked["output_dir"] = str(tmp_path / "runs" / "a")
+    (tmp_path / "d").mkdir()
+    planned = series.plan_run(experiment.RunConfig.of(asked))
+    finished.finish(planned, [0.5])
+    assert look(asked)["rounds"] == 1
+    (tmp_path / "classes").write_text("a\nc\n")
+    assert look(asked) is None
+
+
 @pytest.mark.parametrize("total_rounds", [1, 2])
 @pytest.mark.parametrize("changed", ["labels", "test_labels", "split_file"])
 def test_a_run_on_other_data_is_refused(ran, tmp_path, changed, total_rounds):

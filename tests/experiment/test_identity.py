@@ -74,6 +74,28 @@ def test_the_package_of_a_third_party_method_is_part_of_the_code(tmp_path, monke
     assert identity.code(config) != before
 
 
+def test_what_a_plugin_imports_from_its_folder_is_part_of_the_code(
+    tmp_path, monkeypatch
+):
+    for name in ("helper", "deeper", "unused"):
+        (tmp_path / f"{name}.py").write_text("FACTOR = 1\n")
+    (tmp_path / "helper.py").write_text("from deeper import FACTOR\n")
+    (tmp_path / "two.py").write_text(
+        "import numpy\nfrom helper import FACTOR\nfrom tff_reg import methods\n"
+        "class Two(methods.Method):\n    name = 'two_files'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalogue, "_loaded", {**catalogue._loaded})
+    catalogue.add_file(str(tmp_path / "two.py"))
+    digests = []
+    for changed in ("unused", "helper", "deeper", "two"):
+        identity._of_package.cache_clear()
+        digests.append(identity.code({"process": "two_files"})["two.py"])
+        with open(tmp_path / f"{changed}.py", "a") as file:
+            file.write("# Another line.\n")
+    assert len(set(digests)) == 3 and digests[0] == digests[1]
+
+
 def test_other_code_is_named_in_a_line_and_the_same_is_not():
     now = identity.code({})
     assert identity.other_code({"code": [now]}) is None

@@ -1,7 +1,7 @@
 """Digests of examples, of their split and of functions, by which runs are compared.
 
-Those of examples are computed from the arrays in memory, so the location of the files does not
-matter. SHA-256 takes about a second for two gigabytes.
+Those of examples are computed from the arrays in memory, so the location of the files
+does not matter. SHA-256 takes about a second for two gigabytes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def of_function(function: Any) -> str:
 def _content(value: Any, within: tuple = ()) -> str:
     """Returns a text that another process finds for the same code and values."""
     value = getattr(value, "__func__", value)
-    if isinstance(value, _PLAIN) or isinstance(value, np.generic):
+    if isinstance(value, (*_PLAIN, np.generic)):
         return repr(value)
     if any(value is each for each in within):  # A function that calls itself.
         return ""
@@ -85,7 +85,7 @@ def _content(value: Any, within: tuple = ()) -> str:
     elif not isinstance(value, type):
         if dataclasses.is_dataclass(value):
             parts = [getattr(value, each.name) for each in dataclasses.fields(value)]
-        call = getattr(type(value), "__call__", None)
+        call = vars(type(value)).get("__call__")
         parts += [call] if isinstance(call, types.FunctionType) else []
     texts = [_content(each, (*within, value)) for each in parts]
     return (

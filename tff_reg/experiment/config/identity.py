@@ -104,8 +104,9 @@ def machine() -> dict[str, Any]:
 def code(config: Mapping[str, Any]) -> dict[str, Optional[str]]:
     """Returns the code on which a run's numbers depend in this process.
 
-    It is a digest of the sources of `tff_reg` and of each package and file that the
-    run's methods, task and model come from, and the versions of TensorFlow and TFF.
+    It is a digest of the sources of `tff_reg` and of each package and file (with what
+    it imports from its folder) that the run's methods, task and model come from, and
+    the versions of TensorFlow and TFF.
     """
     found = {"tff_reg": _of_package("tff_reg")}
     for value in _of_others(config):
@@ -156,7 +157,7 @@ def different_code(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Optiona
 def _source_files(package: Any) -> Iterator[pathlib.Path]:
     """Yields a package's or a module's source files, always in the same order."""
     if not hasattr(package, "__path__"):
-        yield pathlib.Path(package.__file__)
+        yield from plugins.sources(package)
         return
     for root in package.__path__:
         for where, folders, names in os.walk(root, followlinks=True):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OnRound = Callable[[Row], Any]
 # Files of data, which may be the same in another place.
-_FILES = ("data_dir", "split_file")
+_FILES = ("data_dir", "split_file", "class_list")
 
 
 def run(
