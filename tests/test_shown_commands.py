@@ -156,7 +156,7 @@ def in_small(name, arguments):
         if name != "reproduce" and not {"--model", "--recipe"} & given.keys():
             small += ["--model=resnet8"]
         if name != "run":
-            small += ["--seeds=0", "--jobs=1", *cut(given, "--processes")]
+            small += ["--seeds=1", "--jobs=1", *cut(given, "--processes")]
         if name == "reproduce" or "--recipe" in given:
             small += ["--synthetic_data"] if "--data_dir" not in given else []
         if name == "run" and "--recipe" in given and "--output_dir" not in given:

@@ -16,6 +16,15 @@ from tff_reg.experiment.series import batch, jobs, plan as series
 TINY = {"num_clients": 4, "total_rounds": 2}
 
 
+@pytest.mark.parametrize(
+    "text, given, seeds",
+    [("3", 3, (0, 1, 2)), ("3,", [3], (3,)), ("0,5", (0, 5), (0, 5)), ("1", 1, (0,))],
+)
+def test_a_number_of_seeds_is_a_count_and_a_list_a_list(text, given, seeds):
+    assert series.SEEDS.read(text) == series.SEEDS.of(given) == seeds
+    assert series.SEEDS.of(series.SEEDS.read(text)) == seeds
+
+
 def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder), **requested})
     return series.plan(common, processes=processes, seeds=seeds)

@@ -48,7 +48,7 @@ _OF_TABLES = (
     "output_dir",
 )
 _USAGE = """\
-bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
+bin/compare --processes=NAME[+NAME...],... [--seeds=N] --output_dir=DIR [flags]
 bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]
 
 Runs every method with every seed under one protocol, and writes a table and a figure as
@@ -77,9 +77,11 @@ def read_flags(argv):
     own = [*runs, *_OWN, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "settings_of", "recipe"))
     command_line.parse(argv, given, _USAGE)
-    for name, own in (("process", "processes"), ("seed", "seeds")):
+    for name, reason in (
+        ("process", "give --processes, one or several separated by commas."),
+        ("seed", "give --seeds, how many, or which: 0,1,2."),
+    ):
         if given[name].value is not None:
-            reason = f"give --{own}, one or several separated by commas."
             fail(SettingError(name, None, reason))
     return given
 
@@ -163,7 +165,7 @@ def main(argv, stop, executor=None):
         measured = experiment.RunConfig.of(wanted)
         if groups is None:
             common = experiment.RunConfig.of(several.requested(given))
-            seeds = several.value_of(given, series.SEEDS)
+            seeds = series.SEEDS.of(several.value_of(given, series.SEEDS))
             asked = {"processes": given.processes, "seeds": seeds}
             if given.grid is None:
                 planned = series.plan(common, **asked)

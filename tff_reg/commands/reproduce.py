@@ -19,7 +19,7 @@ from tff_reg.tasks.recipes import artifacts
 
 _COMMAND = "bin/reproduce"
 _USAGE = """\
-bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
+bin/reproduce PAPER/TABLE [--seeds=N] [--scale=X] [--jobs=N] [flags]
 bin/reproduce --list [PAPER]
 
 Runs and analyses the experiments of a table or figure of the four papers, such as
@@ -97,7 +97,7 @@ def plan(given, name):
     made = reproduction.Reproduction(
         artifact,
         common,
-        seeds=several.value_of(given, series.SEEDS),
+        seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
         runs_dir=runs_dir,
     )
     return made, output_dir or os.path.join(_RUNS, *name.split("/"))

@@ -133,7 +133,13 @@ def compare(arguments: Arguments) -> Comparison:
     names = arguments.processes
     names = [names] if isinstance(names, str) else names
     config, tasks = arguments.to_config()
-    seeds = _seeds(config, arguments.seeds)
+    for name, why in (
+        ("process", "the first argument lists them."),
+        ("seed", "give seeds, how many or which."),
+    ):
+        if getattr(config, name) is not None:
+            raise SettingError(name, getattr(config, name), why)
+    seeds = series.SEEDS.of(arguments.seeds)
     with contextlib.ExitStack() as stack:
         where = config.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
@@ -166,21 +172,6 @@ def compare(arguments: Arguments) -> Comparison:
 
 def _nothing(*_: Any, **__: Any) -> None:
     pass
-
-
-def _seeds(config: RunConfig, seeds: Union[int, Sequence[int]]) -> tuple[int, ...]:
-    """Returns the seeds; refuses `process` and `seed`, which are for a single run."""
-    for name, why in (
-        ("process", "the first argument lists them."),
-        ("seed", "give seeds, how many or which."),
-    ):
-        if getattr(config, name) is not None:
-            raise SettingError(name, getattr(config, name), why)
-    if not isinstance(seeds, int):
-        return tuple(seeds)
-    if isinstance(seeds, bool) or seeds < 1:
-        raise SettingError("seeds", seeds, "give how many, or a list of them.")
-    return tuple(range(seeds))
 
 
 def _carry_out(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.data import keys
@@ -20,7 +20,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting
+from tff_reg.settings import Setting, SettingError
 
 # Stands for every method.
 ALL = "all"
@@ -32,11 +32,32 @@ PROCESSES = Setting(
     "methods, or combinations of methods such as fedprox+man; all for every method",
     is_tuple=True,
 )
-SEEDS = Setting(
+
+
+class _Seeds(Setting):
+    """How many seeds, or a list of them."""
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """Reads a number as a count, and what has a comma as a list."""
+        found = super().read(text.removesuffix(","))
+        return self.of(found if "," in text else found[0] if found else 0)
+
+    def of(self, given: Union[int, Sequence[int]]) -> tuple[int, ...]:
+        """Returns the seeds: of a number as many (0, 1, ...), of a list these."""
+        if isinstance(given, bool) or (isinstance(given, int) and given < 1):
+            reason = "give how many, or a list of them (of seed 0 alone: 0,)."
+            raise SettingError(self.name, given, reason)
+        seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
+        self.check(seeds)
+        return seeds
+
+
+SEEDS = _Seeds(
     "seeds",
     int,
-    (0,),
-    "seeds such as 0,1,2; each of them is one run per method or recipe",
+    1,
+    "how many seeds, or a list of them: 3 and 0,1,2 are the same, and 7, with a comma"
+    " is seed 7; each seed is one run per method or recipe",
     is_tuple=True,
     minimum=0,
     maximum=keys.LARGEST_SEED,
