@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import comparison, protocol, table as table_lib
 from tff_reg.experiment.rounds import (
     directory,
