@@ -120,15 +120,30 @@ def test_server_state_size_is_independent_of_num_clients():
     assert num_values(_build("feddyn")) == num_values(many)
 
 
-def test_absent_clients_count_with_the_mean_size():
-    process = training.build_regularized(
+def _with_sizes(client_data):
+    return training.build_regularized(
         MODEL_FN,
         [all_clients.AllClients()],
         training.build_sgd(0.1),
         client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
-        client_data=WHOLE,
+        client_data=client_data,
         population=training.Population(NUM_CLIENTS, mean_examples=6.0),
     )
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_after_one_round_of_all_clients_the_two_means_agree(steps):
+    """Clients that take the same steps weigh alike in both."""
+    counts = [4, 4, 8, 8, 8] if steps else [6, 6, 8, 5, 5]
+    process = _with_sizes(training.WholeClientData(batch_size=4, local_steps=steps))
+    state, _ = _train(process, [range(NUM_CLIENTS)], counts)
+    served = process.get_model_weights(state).trainable
+    for mean, weight in zip(process.get_all_clients_weights(state).trainable, served):
+        np.testing.assert_allclose(mean, weight, rtol=0, atol=1e-6)
+
+
+def test_absent_clients_count_with_the_mean_size():
+    process = _with_sizes(WHOLE)
     # Client 3 and 4 never take part, and count as of mean size.
     state, remembered = _train(process, [[0, 1], [1, 2]], [6, 6, 8, 0, 0])
     shares = np.array([6, 6, 8, 5, 5]) / 30

@@ -156,7 +156,7 @@ class Local:
       output_axes: The axes of each weight's outputs, if the model shows its network.
       class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
-      relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
+      relative_weight: wt_i, or 1 if all clients weigh or train alike, a scalar.
       num_steps: Steps taken, an int32 scalar.
       num_examples: Examples trained on, counted in every epoch, an int64 scalar.
       weighs_by_examples: Whether clients weigh by their examples.

@@ -115,7 +115,8 @@ class ProcessSettings(PopulationSettings):
     )
     client_weighting: str = _of_server(
         "num_examples",
-        help="weights of the clients in the average",
+        help="weights of the clients in the average: num_examples counts the examples"
+        " that a client trained on in the round, which same_local_steps makes equal",
         choices=("num_examples", "uniform"),
     )
     server_optimizer: str = _of_server(

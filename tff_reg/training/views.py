@@ -24,7 +24,9 @@ class Views:
         hooks: hooks_lib.Hooks,
     ):
         self._training, self._hooks = training, hooks
-        self._is_uniform = is_uniform
+        # With the same number of steps, the server's weights are the same, too.
+        same_steps = getattr(training.data_form, "local_steps", None) is not None
+        self._is_uniform, self._weigh_alike = is_uniform, is_uniform or same_steps
         self._variables, self._fixed = variables, fixed
 
     def of(
@@ -57,7 +59,7 @@ class Views:
                 state=progress.kept.get(name, ()),
                 class_counts=visit.class_counts,
                 relative_size=size,
-                relative_weight=tf.ones([], dtype) if self._is_uniform else size,
+                relative_weight=tf.ones([], dtype) if self._weigh_alike else size,
                 num_steps=progress.num_steps,
                 num_examples=progress.num_examples,
                 weighs_by_examples=not self._is_uniform,
