@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import models, runtime, training
+from tff_reg.training import finalizer
 
 BATCH_NORM = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
@@ -137,3 +138,19 @@ def test_a_server_optimizer_may_branch_on_a_tensor():
         assert output.state == 1
         for old, new in zip(weights.trainable, output.result.trainable):
             np.testing.assert_array_equal(new, old - np.float32(step))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        tff.learning.optimizers.build_sgdm(0.8, 0.9),
+        tff.learning.optimizers.build_sgdm(0.8),
+        training.build_sgd(0.8),
+    ],
+)
+def test_a_rate_is_not_rounded_to_float32_for_float64_weights(optimizer):
+    weights = tff.learning.models.ModelWeights([np.float64([1.0, 2.0])], [])
+    kind = tff.types.to_type(tff.learning.models.ModelWeights([(np.float64, [2])], []))
+    process = finalizer.build_finalizer(optimizer, kind)
+    output = process.next(process.initialize(), weights, [np.float64([1.0, 1.0])])
+    np.testing.assert_allclose(output.result.trainable[0], [0.2, 1.2], rtol=1e-15)

@@ -28,7 +28,7 @@ def build_finalizer(
     `update_non_finite` is 1, as in TFF's own finalizer. BatchNorm's running statistics
     are set to the clients' weighted average if that is finite. All is one TFF
     computation without a condition, which builds in half the time of TFF's. The
-    optimiser's hyperparameters are float32, also for float64 weights.
+    optimiser's hyperparameters are float64 if all trainable weights are.
 
     Args:
       server_optimizer: The server optimiser; SGD with learning rate 1 sets the model
@@ -92,7 +92,14 @@ class _Applying:
         @tff.tensorflow.computation
         def initial_state() -> Any:
             specs = tff.types.type_to_tf_tensor_specs(weights_type.trainable)
-            return optimizer.initialize(specs)
+            state = optimizer.initialize(specs)
+            is_double = all(s.dtype == tf.float64 for s in tf.nest.flatten(specs))
+            dtype = tf.float64 if is_double else tf.float32
+            hparams = collections.OrderedDict(
+                (name, tf.constant(value, dtype) if isinstance(value, float) else value)
+                for name, value in optimizer.get_hparams(state).items()
+            )
+            return optimizer.set_hparams(state, hparams)
 
         state_type = initial_state.type_signature.result
 
