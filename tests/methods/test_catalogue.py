@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from tff_reg import methods
+from tff_reg import methods, plugins, settings, training
 from tff_reg.methods import catalogue
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -271,3 +271,40 @@ def test_a_file_adds_its_methods_and_a_broken_one_is_refused(tmp_path):
         strict=True,
     ):
         assert message.startswith(words)
+
+
+_FILE = """
+import dataclasses
+from tff_reg import methods, settings
+@dataclasses.dataclass(frozen=True)
+class X(methods.Method):
+    name = {name!r}
+    {field}: float = settings.setting(1.0, help="x")
+"""
+
+
+@pytest.mark.parametrize(
+    "name, field, words",
+    [
+        ("a_b", "c", "a_b_c .* a and a_b"),  # The method a has a b_c.
+        ("Mine", "x", "small letters"),
+        ("", "x", "small letters"),
+    ],
+)
+def test_a_files_method_has_a_name_and_flags_of_its_own(
+    tmp_path, monkeypatch, name, field, words
+):
+    monkeypatch.setattr(catalogue, "_loaded", {})
+    for file, own in (("a.py", ("a", "b_c")), ("other.py", (name, field))):
+        (tmp_path / file).write_text(_FILE.format(name=own[0], field=own[1]))
+    catalogue.add_file(str(tmp_path / "a.py"))
+    with pytest.raises(plugins.PluginError, match=words):
+        catalogue.add_file(str(tmp_path / "other.py"))
+
+
+def test_conflicting_required_settings_must_be_given_by_the_user():
+    words = "projector: moon requires 'moon', and univarfl requires 'feduv': give the"
+    with pytest.raises(settings.SettingError, match=words):
+        catalogue.settings("moon+univarfl")
+    assert catalogue.settings("moon+univarfl", ["projector"])["projector"] == "moon"
+    assert training.ProcessSettings.of("moon+univarfl").client_momentum == 0.9

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.methods import linear
-from tff_reg import methods
+from tff_reg import methods, settings, testing
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -20,6 +20,14 @@ def _method(**body):
     """A dataclass of a method `mine` with hooks and attributes."""
     body = {"name": "mine", **body}
     return dataclasses.dataclass(frozen=True)(type("Mine", (methods.Method,), body))
+
+
+_CALLS = [0]
+
+
+def _counted(gradient):
+    _CALLS[0] += 1
+    return [_CALLS[0] * g for g in gradient]
 
 
 def _message_of(error, build):
@@ -56,6 +64,36 @@ def _kernel_only(self, local, gradient):
 
 def _scalars(self, server):
     return [tf.constant(0.0, tf.float64)] * 2
+
+
+def _by(loss):
+    return {"gradient": lambda self, local, gradient_at: gradient_at(loss=loss)}
+
+
+def _constant_term(self, step):
+    pairs = zip(step.weights, step.global_weights)
+    return tf.add_n([tf.reduce_sum((tf.stop_gradient(w) - g) ** 2) for w, g in pairs])
+
+
+def _zero_times_random(self, step):
+    pairs = zip(step.weights, step.global_weights)
+    near = tf.add_n([tf.reduce_sum((w - g) ** 2) for w, g in pairs])
+    return near * tf.cast(tf.random.uniform([]), near.dtype)
+
+
+def _assigning_term(self, step):
+    for weight in step.weights:
+        weight.assign(1.5 * weight)
+    return step.task_loss
+
+
+def _random_memory(self, server):
+    return {"s": [tf.random.normal(d.shape, 0, 1, d.dtype) for d in server.delta_sum]}
+
+
+def _changing_memory(self, local):
+    local.memory["s"][0] = local.weights[0] + 1.0
+    return methods.Finished(memory=local.memory)
 
 
 _S = {"s": methods.zeros}
@@ -166,6 +204,78 @@ _S = {"s": methods.zeros}
             {"client_memory": {"s": 3.0}},
             "^mine.client_memory .*'s' must be a function",
         ),
+        (
+            {"client_memory": {"global": methods.zeros}},
+            "^mine.client_memory.*'global' is the name of a model",
+        ),
+        ({"client_memory": _S}, "^mine.client_memory: nothing changes the memory 's'"),
+        (
+            {
+                "client_memory": {
+                    "s": lambda ws: [tf.random.normal(w.shape) for w in ws]
+                }
+            },
+            "^mine.client_memory: called again .* gives other numbers",
+        ),
+        (
+            {"client_memory": _S, "finish": _changing_memory},
+            "^mine.finish .*does not support item assignment",
+        ),
+        (
+            {
+                "server_memory": _S,
+                "correct": lambda self, local, g: local.server_memory["s"],
+            },
+            "^mine.correct .*no memory 's'.*methods.sent",
+        ),
+        (_by(lambda step: step.labels), "^mine.gradient.*loss of gradient_at must be"),
+        (
+            _by(lambda step: tf.constant(1.0, tf.float64)),
+            "^mine.gradient.*its loss reaches no weight",
+        ),
+        ({"term": _constant_term}, "^mine.term .*reaches no weight"),
+        (
+            {"term": _assigning_term},
+            "^mine.term .*assigns to the model's weights.*start",
+        ),
+        (
+            {
+                "term": lambda self, step: methods.Term(
+                    step.task_loss, measurements={"share": step.task_loss}
+                )
+            },
+            "^mine.term .*'share' is reported",
+        ),
+        # A hook is a function of its arguments.
+        (
+            {"correct": lambda self, _, g: [np.random.normal() * x for x in g]},
+            "^mine.correct .*step.key",
+        ),
+        ({"term": _zero_times_random}, "^mine.term .*other numbers.*step.key"),
+        (
+            {"correct": lambda self, local, gradient: _counted(gradient)},
+            "^mine.correct .*counts its calls",
+        ),
+        (
+            {
+                "term": lambda self, step: (
+                    step.task_loss * tf.Variable(2.0, dtype=tf.float64)
+                )
+            },
+            "^mine.term .*makes a tf.Variable.*begin.*memory",
+        ),
+        (
+            {
+                "server_memory": _S,
+                "update_memory": lambda self, server: {
+                    "s": [
+                        tf.random.normal(d.shape, 0, 1, d.dtype)
+                        for d in server.delta_sum
+                    ]
+                },
+            },
+            "^mine.update_memory .*other numbers",
+        ),
     ],
 )
 def test_a_hook_that_fails_or_returns_the_wrong_thing_is_named(body, words):
@@ -178,6 +288,38 @@ def test_a_hook_that_fails_or_returns_the_wrong_thing_is_named(body, words):
         or ("uploads count" in message)
     )
     assert "\n" not in message and len(message) < 400
+
+
+def test_reading_in_one_branch_only_is_refused():
+    def term(self, step):
+        def penalty():
+            found = [tf.reduce_mean(a**2) for a in step.outputs.activations]
+            return sum(found, 0.0 * step.task_loss)
+
+        is_big = tf.reduce_sum(step.labels) > 1
+        return tf.cond(is_big, penalty, lambda: 0.0 * step.task_loss)
+
+    with pytest.raises(ValueError, match="reads activations in one branch only"):
+        testing.train([_method(term=term)()], 1)
+
+
+def test_shared_memories_must_begin_alike():
+    one, other = (
+        _method(name=name, client_memory={"h": methods.shared(initial)})()
+        for name, initial in (("aa", methods.zeros), ("bb", methods.initial_weights))
+    )
+    words = "^aa and bb share the memory 'h'.* other first values"
+    with pytest.raises(ValueError, match=words):
+        linear.build(one, other)
+
+
+def test_settings_without_the_decorator_are_refused():
+    class Mine(methods.FedProx):
+        name = "mine"
+        strength: float = settings.setting(0.5, help="x")
+
+    with pytest.raises(methods.ContractError, match="dataclass.frozen=True"):
+        Mine()
 
 
 def test_two_methods_with_memories_of_one_name_have_their_own():

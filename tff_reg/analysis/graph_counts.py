@@ -33,7 +33,7 @@ def operations_behind(tensors) -> dict[Any, set]:
     return outputs
 
 
-def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
+def multiply_adds(tensors) -> dict[str, Any]:
     """Counts the multiply-adds that tensors of a graph depend on, by kind.
 
     >>> import tensorflow as tf
@@ -42,7 +42,7 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
     ...     multiply_adds([product])
     {'layers': 0, 'rest': 30, 'backward': 0}
     """
-    return _count(tensors, is_backward, frozenset())
+    return _count(tensors, False, frozenset())
 
 
 def _count(tensors, is_backward: bool, weights: Set[int]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from typing import Optional, Union
 
 from tff_reg.lazy import tf
 
+# Narrowed layers keep a multiple of this number of channels.
+_DIVISOR = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class ForwardPass:
@@ -99,29 +102,29 @@ def number_of_channels(x) -> Union[int, tf.Tensor]:
 
 
 def channels_at_width(
-    channels: int, width: Union[float, tf.Tensor], divisor: int = 8
+    channels: int, width: Union[float, tf.Tensor]
 ) -> Union[int, tf.Tensor]:
     """Returns the number of channels that a layer keeps at a fraction of its width.
 
-    Rounds `channels * width` to the nearest multiple of `divisor`, never below
-    `divisor` and never more than 10 % below the exact value (the rule of the
-    slimmable networks that GradAug and FedAlign build upon).
+    Rounds `channels * width` to the nearest multiple of 8, never below 8 and never more
+    than 10 % below the exact value (the rule of the slimmable networks that GradAug and
+    FedAlign build upon).
     """
     if tf.is_tensor(width):
-        return _channels_at_tensor_width(channels, width, divisor)
+        return _channels_at_tensor_width(channels, width)
     if width == 1.0:
         return channels
     exact = channels * width
-    rounded = max(divisor, int(exact + divisor / 2) // divisor * divisor)
+    rounded = max(_DIVISOR, int(exact + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
     if rounded < 0.9 * exact:
-        rounded += divisor
+        rounded += _DIVISOR
     return min(rounded, channels)
 
 
-def _channels_at_tensor_width(channels: int, width: tf.Tensor, divisor: int):
+def _channels_at_tensor_width(channels: int, width: tf.Tensor):
     exact = channels * width
-    rounded = tf.cast(exact + divisor / 2, tf.int32) // divisor * divisor
-    rounded = tf.maximum(rounded, divisor)
+    rounded = tf.cast(exact + _DIVISOR / 2, tf.int32) // _DIVISOR * _DIVISOR
+    rounded = tf.maximum(rounded, _DIVISOR)
     is_too_low = tf.cast(rounded, tf.float64) < 0.9 * exact
-    rounded = tf.minimum(tf.where(is_too_low, rounded + divisor, rounded), channels)
+    rounded = tf.minimum(tf.where(is_too_low, rounded + _DIVISOR, rounded), channels)
     return tf.where(tf.equal(width, 1.0), channels, rounded)

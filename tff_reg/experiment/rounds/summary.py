@@ -29,14 +29,12 @@ _MUST_BE_FINITE = (
 )
 
 
-def moving_average(
-    values: Sequence[float], momentum: float = EMA_MOMENTUM
-) -> list[float]:
+def moving_average(values: Sequence[float]) -> list[float]:
     """Computes a_t = m a_(t-1) + (1 - m) x_t, a_0 = x_0; NaN from the first NaN on."""
     averages: list[float] = []
     for value in values:
         if averages:
-            value = momentum * averages[-1] + (1 - momentum) * value
+            value = EMA_MOMENTUM * averages[-1] + (1 - EMA_MOMENTUM) * value
         averages.append(value)
     return averages
 

@@ -54,7 +54,6 @@ class Reproduction:
         *,
         seeds: Sequence[int] = (0,),
         runs_dir: str,
-        tasks: Any = lazy.tasks,
     ):
         """Plans; nothing is started or written."""
         self.artifact = artifact
@@ -62,7 +61,7 @@ class Reproduction:
         self.is_tiny = common.scale == scale_lib.TINY
         self.is_random = bool(common.synthetic_data)
         self.runs_dir = runs_dir
-        self._common, self._tasks = common, tasks
+        self._common = common
         # The planned runs of each recipe with the settings of a cell, by seed.
         self._runs: dict[Any, list[series.PlannedRun]] = {}
         by_content: dict[Any, series.PlannedRun] = {}
@@ -81,7 +80,7 @@ class Reproduction:
         return recipe, tuple(sorted(cell.settings.items()))
 
     def _plan(self, cell: Cell, recipe: str, seed: int) -> series.PlannedRun:
-        sets = self._tasks.recipes.settings(recipe)
+        sets = lazy.tasks.recipes.settings(recipe)
         more = dict(cell.settings)
         if self.is_tiny:
             more.update(self._tiny_settings(sets))
@@ -92,7 +91,7 @@ class Reproduction:
             for name, value in given.items()
             if name in own or name not in self._common.strengths
         }
-        name = self._tasks.recipes.artifacts.canonical(recipe)
+        name = lazy.tasks.recipes.artifacts.canonical(recipe)
         variant = "-".join(
             value if isinstance(value, str) else f"{key}{value}"
             for key, value in cell.settings.items()
@@ -107,14 +106,13 @@ class Reproduction:
                     "output_dir": os.path.join(self.runs_dir, f"{where}-seed{seed}"),
                 }
             ),
-            self._tasks,
             name=f"{where}, seed {seed}",
         )
 
     def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:
         model = sets["model"]
         found: dict[str, Any] = {"model": _TINY_NETWORKS.get(model, model)}
-        if "image_size" in self._tasks.defaults(sets["task"]).options:
+        if "image_size" in lazy.tasks.defaults(sets["task"]).options:
             found["image_size"] = _TINY_IMAGE
         return found
 
@@ -188,7 +186,7 @@ class Reproduction:
 
     def _rounds(self, cell: Cell) -> dict[str, int]:
         """Returns the round of a cell's runs for each quantity at a paper's round."""
-        sets = self._tasks.recipes.settings(cell.recipes[0])
+        sets = lazy.tasks.recipes.settings(cell.recipes[0])
         share = self.runs_of(cell)[0][0].config.total_rounds / sets["total_rounds"]
         return {
             quantity: max(1, round(int(at) * share))
@@ -239,7 +237,7 @@ class Reproduction:
         notes += self.protocols()
         notes += self.artifact.notes
         for cell in self.artifact.cells:
-            for recipe in map(self._tasks.recipes.recipe, cell.recipes):
+            for recipe in map(lazy.tasks.recipes.recipe, cell.recipes):
                 notes += [note for note in recipe.notes if note not in notes]
         return notes
 
