@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tff_reg.lazy import keras as keras_2
@@ -17,6 +18,36 @@ if tf.__version__ > "2.16":
     KERASES = {"keras 3": keras_3, "keras 2": keras_2}
 else:
     KERASES = {"keras 2": keras_2}
+
+
+# For `keras`, one of which runs every day.
+ONE_A_DAY = [
+    pytest.param(name, marks=[pytest.mark.slow] * (number > 0))
+    for number, name in enumerate(KERASES)
+]
+
+
+def cases(names, *, of_keras_2=(), slow=()):
+    """Names with each Keras, for `keras` and another argument, some marked as slow.
+
+    Args:
+      names: The names.
+      of_keras_2: Those that run every day with Keras 2, too.
+      slow: Those that no Keras runs every day.
+    """
+    found = []
+    for keras in KERASES:
+        is_daily = set(names) if keras == list(KERASES)[0] else set(of_keras_2)
+        found += [
+            pytest.param(
+                keras,
+                name,
+                marks=[] if name in is_daily - set(slow) else [pytest.mark.slow],
+            )
+            for name in names
+        ]
+    return found
+
 
 IMAGE = tf.TensorSpec([None, 8, 8, 3])
 CLASSES = 3

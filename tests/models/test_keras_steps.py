@@ -162,7 +162,11 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize(
+    "keras, name",
+    keras_zoo.cases(BY_HAND, of_keras_2=["FedMLB"]),
+    indirect=["keras"],
+)
 def test_two_rounds_of_a_method_that_looks_inside_are_its_formula(keras, name):
     method, build_term = BY_HAND[name]
     clients = _clients()
@@ -180,8 +184,15 @@ def test_two_rounds_of_a_method_that_looks_inside_are_its_formula(keras, name):
     assert any(np.max(np.abs(a - b)) > 1e-4 for a, b in zip(found, plain))
 
 
-@pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("is_softmax", [False, True])
+@pytest.mark.parametrize(
+    "is_masked, is_softmax",
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=pytest.mark.slow),
+        pytest.param(False, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_language_model_trains_as_keras_fits_it(keras, is_masked, is_softmax):
     """Three batches: the mean over the tokens, of which a mask leaves some out."""
     L = keras.layers
@@ -266,6 +277,7 @@ def _bytes(weights):
     return [np.asarray(v).tobytes() for v in values]
 
 
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 def test_a_run_that_was_stopped_and_built_anew_ends_with_the_same_bytes(
     keras, tmp_path
 ):
