@@ -2,7 +2,7 @@
 
     import tff_reg
 
-    result = tff_reg.run(process="fedalign", total_rounds=5)
+    result = tff_reg.run("fedalign", total_rounds=5)
     result.plot()
 
 `tff_reg.compare(["fedavg", "fedalign"], seeds=2)` compares methods under one protocol.

@@ -21,7 +21,7 @@ _KEY = (
     *("process", "task", "data_dir", "model", "num_clients", "partition"),
     *("concentration", "clients_per_round", "total_rounds", "local_epochs"),
     *("batch_size", "client_learning_rate", "seed", "scale", "output_dir"),
-    *("overwrite", "recipe"),
+    *("overwrite", "recipe", "plugin"),
 )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import signal
+import sys
 
 from tff_reg import files
 from tff_reg.commands import START, command_line
@@ -116,7 +117,10 @@ def carried_out(done, fail):
 
 def print_commands(done):
     """Prints the commands of a batch's unfinished runs, one per line."""
-    for command in done.commands():
+    commands = done.commands()
+    if not commands:
+        print("All runs are finished.", file=sys.stderr)
+    for command in commands:
         print(command)
 
 

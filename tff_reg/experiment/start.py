@@ -60,6 +60,7 @@ class Arguments(RunConfig):
 
     CALLED: ClassVar[str] = "tff_reg.run"
 
+    process: Optional[str] = dataclasses.field(default=None, kw_only=False)
     model: Optional[Model] = None
     client_learning_rate: Union[float, Callable[[int], float], None] = None
     client_data: Optional[ClientData] = None
@@ -135,7 +136,7 @@ def carried_out(
 def run(arguments: Arguments) -> RunResult:
     """Trains a federated model: `bin/run` in a line of Python.
 
-        result = tff_reg.run(process="fedalign", total_rounds=5)
+        result = tff_reg.run("fedalign", total_rounds=5)
         result.plot()
 
         result = tff_reg.run(

@@ -89,6 +89,7 @@ class Arguments(start.Arguments):
 
     CALLED: ClassVar[str] = "tff_reg.compare"
 
+    process: None = None  # That of a single run.
     processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
 

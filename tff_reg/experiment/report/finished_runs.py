@@ -45,7 +45,7 @@ WEIGHTS = Setting(
     "weights",
     str,
     "server",
-    "model to evaluate and analyse: the server's, the mean of all clients' last models"
+    "model of the run: the server's, the mean of all clients' last models"
     " (all_clients), or the server's after its best round, of a run with keep_best"
     " (best)",
     choices=trained.WEIGHTS,
