@@ -449,3 +449,48 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
     )
     with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+class _Away(methods.Method):
+    """Gradients at weights moved by 0.1, in one pass, as FedLESAM's."""
+
+    name = "away"
+
+    def gradient(self, local, gradient_at):
+        return gradient_at([tf.fill(w.shape, 0.1) for w in local.weights])
+
+
+def test_what_a_layer_sets_during_a_moved_pass_stays_set(keras):
+    entry = keras_zoo.NETWORKS["spectral normalization"]
+    model, model_fn = _made(keras, entry)
+    client = _client(model_fn().input_spec["x"], 0, BATCH)
+    weights, _ = _trained(model_fn, client, [_Away()])
+    for sign in (1, -1):
+        for variable in model.trainable_weights:
+            variable.assign(np.asarray(variable) + sign * np.float32(0.1))
+        if sign == 1:
+            _train_by_keras(model, client, steps=1)
+    for expected, found in zip(model.trainable_weights, weights.trainable):
+        np.testing.assert_allclose(found, np.asarray(expected), rtol=0, atol=1e-5)
+
+
+def test_orthogonal_classifiers_differ_from_seed_to_seed(keras):
+    found = []
+    for seed in (1, 2):
+        _, model_fn = _made(keras, keras_zoo.NETWORKS["sequential"], seed)
+        model = training.adapt_model_fn(model_fn, [methods.FedETF()])()
+        found.append(model.network.constants[-1].numpy())
+    assert not np.allclose(*found)
+
+
+def test_a_further_pass_that_changes_statistics_is_told_what_to_say(keras):
+    class Twice(methods.Method):
+        name = "twice"
+
+        def term(self, step):
+            forward = models.ForwardPass(training=True)
+            return tf.reduce_mean(step.network(step.features, forward).logits)
+
+    _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
+    with pytest.raises(ValueError, match="twice.term .*update_statistics=False"):
+        training.build_regularized(model_fn, [Twice()], training.build_sgd(RATE))

@@ -25,13 +25,14 @@ def _runtime():
     _output_of_mean.cache_clear()
 
 
-def _model_fn(norm=True, frozen=False):
+def _model_fn(norm=True, frozen=False, counters=0):
     """A model of few tensors, one of them BatchNorm's statistics."""
+    scales = [L.Normalization(axis=None) for _ in range(counters)]
     norms = [L.BatchNormalization(center=False, scale=False, momentum=0.5)] * norm
     first, last = [tf.keras.initializers.GlorotUniform(seed) for seed in (1, 2)]
     hidden = L.Dense(3, use_bias=False, kernel_initializer=first, trainable=not frozen)
     network = models.from_keras_blocks(
-        [[hidden, *norms, L.ReLU()], [L.Dense(3, kernel_initializer=last)]],
+        [[*scales, hidden, *norms, L.ReLU()], [L.Dense(3, kernel_initializer=last)]],
         input_shape=(4,),
     )
     return models.LearningModel(network)
@@ -218,18 +219,18 @@ def test_frozen_weights_get_no_noise(name, frozen, aggregator):
 
 
 @pytest.mark.parametrize(
-    "aggregator",
+    "aggregator, counters",
     [
-        aggregators.PrivateMeanFactory(0.1, 5),
-        aggregators.declare(
-            tff.learning.dp_aggregator(0.1, 5), adds_noise=True, keeps_sums=False
-        ),
+        (aggregators.PrivateMeanFactory(0.1, 5), 0),
+        (aggregators.PrivateMeanFactory(0.1, 5), 2),
+        (tff.learning.dp_aggregator(0.1, 5, zeroing=True), 0),
     ],
-    ids=["ours", "declared"],
+    ids=["ours", "ours, with integer constants", "TFF's"],
 )
-def test_noise_on_running_variances_is_refused(aggregator):
+def test_noise_on_running_variances_is_refused(aggregator, counters):
+    model_fn = functools.partial(_model_fn, counters=counters)
     with pytest.raises(ValueError, match="adds noise.*running variances.*'group'"):
-        training.build("fedavg", _model_fn, model_aggregator=aggregator)
+        training.build("fedavg", model_fn, model_aggregator=aggregator)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_exact_sums_refuse_aggregators_that_change_them(name, kind, changes):
 def test_unknown_properties_of_an_aggregator_are_logged(monkeypatch):
     said = []
     monkeypatch.setattr(aggregation.logging, "warning", said.append)
-    unknown = tff.learning.dp_aggregator(0.1, 5)
+    unknown = tff.learning.robust_aggregator()
     training.build("fedavg", _model_fn, model_aggregator=unknown)
     assert "unknown whether this aggregator adds noise" in said.pop()
     assert not aggregators.keeps_sums(unknown)

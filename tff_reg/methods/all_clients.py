@@ -1,8 +1,8 @@
 """The mean of every client's latest model, as FedDyn, FedDC and FedSpeed report it.
 
-Clients weigh by their numbers of examples; equally where they do so in the server's mean
-or take the same number of steps, and where the population's mean number is unknown.
-Clients that never took part count with the initial model.
+Clients weigh by their numbers of examples; equally where they do so in the server's
+mean or take the same number of steps, and where the population's mean number is
+unknown. Clients that never took part count with the initial model.
 """
 
 from __future__ import annotations

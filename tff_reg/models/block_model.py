@@ -142,6 +142,8 @@ class BlockModel:
 
     # Whether a pass in training mode draws random numbers.
     is_random = False
+    # Whether a layer sets trained weights in a pass, as spectral normalisation does.
+    sets_trained_weights = False
     # Whether the logits are logarithms of the probabilities that a Keras model returns.
     gives_probabilities = False
 

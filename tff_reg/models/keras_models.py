@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -195,13 +196,14 @@ def _plan_of(
     parts, ends = keras_parts.parts_of(
         model, trial, head, last, blocks, input_spec, keras
     )
+    values = [np.asarray(v) for v in trial.variables]
     others = enumerate(trial.variables[trial.num_trainable :], trial.num_trainable)
     return keras_network.Plan(
         model=model,
         input_spec=input_spec,
         variables=trial.variables,
         names=keras_calls.names_of(trial.variables),
-        values=[np.asarray(v) for v in trial.variables],
+        values=values,
         num_trainable=trial.num_trainable,
         fixed=[(v, np.asarray(v)) for v in trial.fixed],
         constants=frozenset(n for n, v in others if id(v) not in trial.changed),
@@ -211,6 +213,10 @@ def _plan_of(
         num_classes=trial.call.output.shape[-1] if loss.is_classifier else None,
         gives_probabilities=loss.takes_probabilities,
         is_random=keras_calls.is_random(model),
+        sets_trained_weights=any(
+            id(v) in trial.changed for v in trial.variables[: trial.num_trainable]
+        ),
+        seed=zlib.crc32(b"".join(v.tobytes() for v in values)) >> 1,
     )
 
 

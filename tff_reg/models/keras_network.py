@@ -62,6 +62,8 @@ class Plan:
       gives_probabilities: Whether a classifier returns probabilities; the logits of a
         `KerasNetwork` are their logarithms.
       is_random: Whether a pass in training mode draws random numbers.
+      sets_trained_weights: As in `BlockModel`.
+      seed: The network's seed, of the weights' values.
     """
 
     model: Any
@@ -78,6 +80,8 @@ class Plan:
     num_classes: Optional[int]
     gives_probabilities: bool
     is_random: bool
+    sets_trained_weights: bool
+    seed: int
 
 
 class _Activations(Sequence[Any]):
@@ -284,6 +288,7 @@ class KerasNetwork(block_model.BlockModel):
             num_branches=0,
             supports_width=False,
             dtype=plan.values[0].dtype.name,
+            seed=plan.seed,
         )
         self._constants = [made[n] for n in sorted(plan.constants)]
 
@@ -294,6 +299,10 @@ class KerasNetwork(block_model.BlockModel):
     @property
     def is_random(self) -> bool:
         return self._plan.is_random
+
+    @property
+    def sets_trained_weights(self) -> bool:
+        return self._plan.sets_trained_weights
 
     @property
     def gives_probabilities(self) -> bool:

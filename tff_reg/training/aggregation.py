@@ -42,9 +42,9 @@ def build_update_aggregator(
     if is_whole and not has_statistics:
         of_trained = factory.create(update_type.trainable, weight_type)
         return _of_trainable(of_trained, update_type)
-    if is_whole:
-        _check_noise(aggregators.adds_noise(model_aggregator))
     aggregator = factory.create(update_type, weight_type)
+    if is_whole:
+        _check_noise(aggregators.adds_noise(model_aggregator, aggregator))
     aggregated_type = aggregator.next.type_signature.result.result.member
     if not update_type.is_assignable_from(aggregated_type):
         raise TypeError(

@@ -40,11 +40,13 @@ def declare(
     return factory
 
 
-def adds_noise(factory: AggregationFactory) -> Optional[bool]:
-    """Returns whether an aggregator adds noise; None if that is unknown."""
-    if isinstance(factory, tff.aggregators.DifferentiallyPrivateFactory):
-        return True
-    return getattr(factory, "adds_noise", None)
+def adds_noise(
+    factory: AggregationFactory, process: tff.templates.AggregationProcess
+) -> Optional[bool]:
+    """Returns whether a factory and its process add noise; None if that is unknown."""
+    # TFF's private factories count events in their state, at any depth.
+    is_private = "dp_event=" in str(process.initialize.type_signature)
+    return getattr(factory, "adds_noise", is_private or None)
 
 
 def keeps_sums(factory: Optional[AggregationFactory]) -> bool:

@@ -123,11 +123,12 @@ def _seen(
     finalizers[finishing.REJECTED] = learning_model.finalize_identity
     # Training may change all weights of a model that does not show its network.
     shows = checks.has_network(model)
-    constants = len(model.network.constants) if shows else 0
+    constants = numbers.floats(model.network.constants) if shows else ()
     is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
     return dict(
         input_spec=model.input_spec,
         metric_finalizers=finalizers,
         hparams_dtype=tf.float64 if is_double else tf.float32,
-        has_statistics=len(numbers.floats(model.non_trainable_variables)) > constants,
+        has_statistics=len(numbers.floats(model.non_trainable_variables))
+        > len(constants),
     )

@@ -58,14 +58,12 @@ class TrialHooks(Hooks):
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
         """Calls a hook twice, and checks that it is a pure function."""
-        before = self._weights(hook)
-        first, second = (
-            super(TrialHooks, self).call(method, hook, *map(_again, arguments))
-            for _ in range(2)
-        )
-        if self._weights(hook) != before:
-            why = "it assigns to the model's weights: return them from the hook start."
-            raise contract.refuse(method, hook, why)
+        before = self._weights()
+        results: list[Any] = []
+        for _ in range(2):
+            results.append(super().call(method, hook, *map(_again, arguments)))
+            self._take_back(method, hook, before)
+        first, second = results
         self.check_same(method, hook, first, second)
         if hook == "finish" and isinstance(second, method_lib.Finished):
             self.returned.update((method.name, name) for name in second.memory)
@@ -85,12 +83,29 @@ class TrialHooks(Hooks):
                 " calls, or edits its arguments in place.",
             )
 
-    def _weights(self, hook: str) -> list[bytes]:
-        """Returns the weights as bytes; only `gradient` may change the statistics."""
-        weights = [*self.model.trainable_variables]
-        if hook != "gradient":
-            weights += self.model.non_trainable_variables
-        return [v.numpy().tobytes() for v in weights]
+    def _weights(self) -> list[tuple[Any, Any]]:
+        """Returns pairs of a variable of the model and its value."""
+        both = self.model.trainable_variables, self.model.non_trainable_variables
+        return [(v, v.numpy()) for own in both for v in own]
+
+    def _take_back(self, method: method_lib.Method, hook: str, before: Any) -> None:
+        """Checks that a hook did not change weights; takes back what passes set."""
+        sets = (
+            checks.has_network(self.model) and self.model.network.sets_trained_weights
+        )
+        for variable, value in before:
+            if variable.numpy().tobytes() == value.tobytes():
+                continue
+            if hook != "gradient" and not variable.trainable:
+                why = (
+                    "it changes the statistics of norms: run a further pass with"
+                    " ForwardPass(training=True, update_statistics=False)."
+                )
+                raise contract.refuse(method, hook, why)
+            if variable.trainable and not (hook == "gradient" and sets):
+                why = "it assigns to the model's weights: return them from start."
+                raise contract.refuse(method, hook, why)
+            variable.assign(value)
 
     def observe(self, method: method_lib.Method, value: Any) -> Any:
         def note(name: str) -> None:

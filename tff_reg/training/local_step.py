@@ -86,22 +86,24 @@ class LocalStep:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
         return gradients, gradient_at.num_examples, gradient_at.measured
 
-    def move(self, perturbation: Optional[Sequence[Any]]):
-        """Perturbs the weights; returns the old weights, or None if nothing changed."""
+    def move(self, perturbation: Optional[Sequence[Any]]) -> list[tuple[Any, Any]]:
+        """Perturbs the weights; returns pairs of a weight's old and new value."""
         if perturbation is None:
-            return None
+            return []
         variables = self.model.trainable_variables
         must = "gradient_at must be given"
         contract.check_like(self.rule, "gradient", perturbation, variables, must=must)
         start = [tf.identity(v) for v in variables]
         for variable, moved in zip(variables, perturbation):
             variable.assign_add(moved)
-        return start
+        sets = self.has_network and self.model.network.sets_trained_weights
+        moved = [tf.identity(v) for v in variables] if sets else variables
+        return list(zip(start, moved))
 
-    def move_back(self, start: Optional[Sequence[Any]]):
-        if start is not None:
-            for variable, value in zip(self.model.trainable_variables, start):
-                variable.assign(value)
+    def move_back(self, places: Sequence[tuple[Any, Any]]):
+        """Takes the perturbation back, not what a layer set during the pass."""
+        for variable, (value, moved) in zip(self.model.trainable_variables, places):
+            variable.assign(value if moved is variable else value + (variable - moved))
 
     def run(
         self,
@@ -331,11 +333,11 @@ class _GradientAt:
         if loss is not None or not is_first:
             # Other models expose only their loss, and count each forward pass.
             checks.require_network(self._step.rule, self._step.model)
-        start = self._step.move(perturbation)
+        places = self._step.move(perturbation)
         gradients, num_examples, measured = self._step.run(
             *self._arguments, is_first, loss
         )
-        self._step.move_back(start)
+        self._step.move_back(places)
         if is_first:
             self.num_examples, self.measured = num_examples, measured
         return gradients
