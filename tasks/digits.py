@@ -12,8 +12,10 @@ Augmentation: pad by one pixel and crop; no flip, because a mirrored digit is no
 
 from __future__ import annotations
 
+import importlib.metadata
+
 from tff_reg.data import augmentation
-from tff_reg.lazy import np, sklearn_datasets
+from tff_reg.lazy import np
 from tff_reg.tasks import image_data, splits
 from tff_reg.tasks.task_defaults import PROTOCOL, TaskDefaults
 
@@ -57,9 +59,11 @@ def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def load() -> image_data.ImageData:
     """Reads the images."""
-    digits = sklearn_datasets.load_digits()
-    images = digits.images.astype(np.uint8)[..., np.newaxis]
-    labels = digits.target.astype(np.int32)
+    # Importing scikit-learn takes longer than a round.
+    files = importlib.metadata.distribution("scikit-learn")
+    path = files.locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(path), np.uint8, delimiter=",")
+    images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
     train, test = split(labels)
     return image_data.of_parts(
         (images[train], labels[train]),

@@ -13,15 +13,15 @@ import tempfile
 
 import pytest
 
-from tff_reg import lazy, quiet, scratch, seam
+from tff_reg import lazy, quiet, scratch
 from tff_reg.lazy import tff
 
 context = lazy.module("tff_reg.runtime.context")
 workers = lazy.module("tff_reg.runtime.workers")
 
 quiet.silence()
-# `tf.keras` is Keras 2 here, as in commands; Keras 3 is tested as `keras`.
-seam.choose_keras()
+# `tf.keras` is Keras 2 here; Keras 3 is tested as `keras`.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 # What tests write, and processes that they start, kill and do not wait for, is in one
 # folder that goes with the tests. `--basetemp=DIR` keeps the tests' own files.

@@ -46,7 +46,7 @@ import os, sys
 os.uname = lambda: os.uname_result(["Linux", "here", "6", "1", "aarch64"])
 import numpy, tff_reg, tensorflow_federated as tff
 print(tff.__version__)
-names = ("jax", "tensorflow_probability.python")
+names = ["jax", "keras", "tf_keras", "scipy.stats", "tensorflow_probability.python"]
 print([name for name in names if name in sys.modules])
 import tensorflow_probability as tfp
 print(float(tfp.distributions.Bernoulli(probs=1.0).sample()))
@@ -92,22 +92,6 @@ def test_without_tff_the_line_that_installs_it_is_said(monkeypatch, has_worker, 
     monkeypatch.setattr(seam, "has_native_worker_platform", lambda: has_worker)
     with pytest.raises(ModuleNotFoundError, match="is not installed .*" + words):
         seam.FINDER.find_spec("tensorflow_federated")
-
-
-@pytest.mark.parametrize("chosen", [None, "0"])
-def test_a_command_has_the_lighter_keras_where_it_is_and_nobody_chose(
-    monkeypatch, chosen
-):
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    monkeypatch.setattr(seam, "_found", lambda name, path: None)
-    seam.choose_keras()  # TensorFlow would have no Keras at all.
-    assert "TF_USE_LEGACY_KERAS" not in os.environ
-    monkeypatch.setattr(seam, "_found", lambda name, path: name == "tf_keras")
-    if chosen is not None:
-        monkeypatch.setenv("TF_USE_LEGACY_KERAS", chosen)
-    seam.choose_keras()
-    assert os.environ["TF_USE_LEGACY_KERAS"] == (chosen or "1")
-    monkeypatch.undo()
 
 
 USERS_OWN_KERAS = """

@@ -17,6 +17,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from tff_reg.seam import keras_later
+
 # TF_CPP_MIN_LOG_LEVEL: 3 leaves fatal messages only. 2 would leave three lines at error
 # level about cuDNN, cuFFT and cuBLAS factories registered twice, which TensorFlow 2.14
 # prints on every machine. Failures of operations and of gRPC are Python exceptions.
@@ -51,7 +53,7 @@ def _is_about_something_used(record: logging.LogRecord) -> bool:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finder of TensorFlow, whose import is unheard."""
+    """Finder of TensorFlow, whose import is unheard, and without Keras."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "tensorflow":
@@ -61,7 +63,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def exec_module(module):
-                with unheard():
+                with unheard(), keras_later.refused():
                     execute(module)
 
             spec.loader.exec_module = exec_module

@@ -10,7 +10,7 @@ if __name__ == "__main__" and sys.path[0] == str(_FOLDER):
     # Started as a file: the package's parent replaces the file's folder on the path.
     sys.path[0] = str(_FOLDER.parents[1])
 
-from tff_reg import commands, interruption, seam
+from tff_reg import commands, interruption
 
 _HELP = f"""\
 tff-reg COMMAND [flags]
@@ -23,7 +23,6 @@ def main() -> None:
     stop = interruption.Interruption()
     # First of all, so that Ctrl-C also works during the other imports.
     stop.take_over()
-    seam.choose_keras()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(_HELP)

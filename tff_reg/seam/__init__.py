@@ -35,6 +35,8 @@ import types
 import weakref
 from typing import Any, Optional
 
+from tff_reg.seam import keras_later
+
 TFF_VERSION = "0.87.0"
 # The oldest TensorFlow that works, and the first version that was not tried.
 TENSORFLOW_VERSIONS = ((2, 14), (2, 23))
@@ -63,11 +65,13 @@ BARE = (
     "tensorflow_model_optimization.python.core",
     "tensorflow_model_optimization.python.core.internal",
 )
-DEFERRED = ("tensorflow_probability",)
+# With the modules of each that have the names which TFF reads while it is imported.
+DEFERRED = {
+    "tensorflow_probability": (),
+    "dp_accounting": ("dp_accounting.dp_event", "dp_accounting.privacy_accountant"),
+}
 
 _TFF = "tensorflow_federated"
-_OF_KERAS_MODELS = (f"{_TFF}.python.learning.", f"{_TFF}.python.simulation.")
-_WEIGHTS = f"{_TFF}.python.learning.models.model_weights"
 _KERAS_2 = "tf_keras"
 # The newest Keras 2. It also works with the next TensorFlow.
 _NEWEST_KERAS_2 = (2, 21)
@@ -152,17 +156,6 @@ def install() -> None:
         sys.meta_path.insert(0, FINDER)
 
 
-def choose_keras() -> None:
-    """Makes `tf.keras` Keras 2 if that is installed and the user has not chosen.
-
-    For the processes of our commands, which use no Keras. TensorFlow always imports
-    one: Keras 3, with scikit-learn, takes 1.7 s of core time more than Keras 2
-    (TensorFlow 2.21). In a user's process `tf.keras` does not change.
-    """
-    if _found(_KERAS_2, None) is not None:
-        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-
-
 def keras() -> types.ModuleType:
     """Returns Keras 2, even if `tf.keras` is Keras 3; our networks need no Keras."""
     import tensorflow as tf  # noqa: PLC0415
@@ -204,6 +197,11 @@ class _Deferred(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if importlib.util.find_spec(f"{self.__name__}.{name}"):
+            return importlib.import_module(f"{self.__name__}.{name}")
+        for light in DEFERRED[self.__name__]:
+            if hasattr(importlib.import_module(light), name):
+                return getattr(sys.modules[light], name)
         self.__class__ = types.ModuleType  # type: ignore[assignment]
         spec = _found(self.__name__, None)
         assert spec is not None and spec.loader is not None
@@ -283,9 +281,12 @@ class _TffLoader(importlib.abc.Loader):
             importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
         _read_deep_protos()
-        self._loader.exec_module(module)
-        if FINDER.is_today:
-            _give_keras_2()
+        with (
+            keras_later.given_to_tff(keras)
+            if FINDER.is_today
+            else contextlib.nullcontext()
+        ):
+            self._loader.exec_module(module)
         if not has_native_worker_platform():  # TFF would start it.
             _set_no_default_context(why_no_native_worker())
         stack = module.framework.get_context_stack()
@@ -294,39 +295,6 @@ class _TffLoader(importlib.abc.Loader):
         # interpreter's last moments.
         atexit.register(_set_no_default_context, "The interpreter is ending.")
         _make_event_loop()
-
-
-class _WithKeras2(types.ModuleType):
-    """TensorFlow with Keras 2 as its `keras`, even if `tf.keras` is Keras 3."""
-
-    def __init__(self, tensorflow: types.ModuleType, is_needed: bool = True):
-        super().__init__(tensorflow.__name__)
-        self._tensorflow = tensorflow
-        self._is_needed = is_needed
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "keras" and (self._is_needed or _KERAS_2 in sys.modules):
-            found = keras()
-            self._base_counters_on(found)
-            return found
-        return getattr(self._tensorflow, name)
-
-    def _base_counters_on(self, keras_2: types.ModuleType) -> None:
-        """Makes TFF's two metrics sub-classes of Keras 2's, instead of `tf.keras`'s."""
-        metrics = sys.modules[f"{_TFF}.python.learning.metrics"]
-        names = ("NumExamplesCounter", "NumBatchesCounter")
-        if issubclass(getattr(metrics, names[0]), keras_2.metrics.Metric):
-            return
-        given = _WithKeras2(self._tensorflow)
-        vars(given)["keras"] = keras_2
-        sys.modules["tensorflow"] = given
-        try:
-            counters = importlib.reload(sys.modules[f"{metrics.__name__}.counters"])
-        finally:
-            sys.modules["tensorflow"] = self._tensorflow
-        for name in names:
-            for each in (metrics, sys.modules[_TFF].learning.metrics):
-                setattr(each, name, getattr(counters, name))
 
 
 FINDER = _Finder()
@@ -373,19 +341,6 @@ def _check_tff(spec) -> None:
             f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
             f" {folder}; this installs the one that it knows: {install_command()}"
         )
-
-
-def _give_keras_2() -> None:
-    """Makes TFF's functions on Keras models use Keras 2, for which they are written.
-
-    For all other modules `tf.keras` does not change.
-    """
-    import tensorflow as tf  # noqa: PLC0415
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_OF_KERAS_MODELS) and vars(module).get("tf") is tf:
-            # The module of `_WEIGHTS` reads the weights of our own models, too.
-            vars(module)["tf"] = _WithKeras2(tf, is_needed=name != _WEIGHTS)
 
 
 def _read_deep_protos() -> None:
