@@ -18,20 +18,26 @@ def test_runs_that_end_not_finite_are_named_and_never_best(tmp_path):
     nobody = {"num_examples": 0, "rejected_clients": 2, "training_loss": nan}
     words = table(
         tmp_path,
-        write_run(tmp_path / "a", [0.5, 0.3], process="fedavg"),
-        write_run(tmp_path / "b", [0.9, nan], process="fedprox"),
-        # The server's model is as it was, and the best of all.
-        write_run(tmp_path / "c", [0.9, 0.9], process="moon", columns=nobody),
+        *(
+            write_run(tmp_path / f"{p}{s}", values, process=p, seed=s, columns=columns)
+            for s in (0, 1)
+            for p, values, columns in (
+                ("fedavg", [0.5, 0.3], {}),
+                ("fedprox", [0.9, nan if s else 0.9], {}),
+                # The server's model is as it was, and the best of all.
+                ("moon", [0.9, 0.9], nobody),
+            )
+        ),
     )
     first, nan_at_end, idle = lines_of(tmp_path / "out")[2:5]
-    assert first.startswith("| fedavg | 1 | **30.00** | **50.00** |")
-    assert "| **1.0** |" in first
-    start = "| fedprox | 1 | not finite | 90.00 | not finite | 1.0 |"
+    assert first.startswith("| fedavg | 2 | **30.00 ± 0.00** | **48.00 ± 0.00** |")
+    assert "| **1.0 ± 0** |" in first
+    start = "| fedprox | 2 | not finite | not finite | 1.0 ± 0 |"
     assert nan_at_end.startswith(start)
-    assert idle.startswith("| moon | 1 | 90.00 |") and "**" not in idle
+    assert idle.startswith("| moon | 2 | 90.00 ± 0.00 |") and "**" not in idle
     assert "fedprox: the last round's numbers not finite." in words
     assert (
-        "moon: 4 updates of clients not finite and left out, 2 rounds in which nobody"
+        "moon: 8 updates of clients not finite and left out, 4 rounds in which nobody"
         " trained, the last round's numbers not finite."
     ) in words
     assert "fedavg: " not in words

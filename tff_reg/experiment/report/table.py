@@ -40,6 +40,7 @@ SHARES = {
     "all_clients": ("all clients (%)", "all_clients_accuracy"),
 }
 _NOTES = {
+    "best": "Best: the highest of all rounds, which the tested examples choose.",
     "ema": (
         "EMA: exponential moving average with momentum"
         f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
@@ -103,9 +104,10 @@ class Table:
             for name, group in self.groups.items()
         ]
 
-    def _best(self, texts: list[str], rows: Sequence[Row], choose: Any) -> list[str]:
+    def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
+        """Returns cells with the best ones in bold, if the runs tell which they are."""
         is_bold = self.protocol.is_one and not self.missing
-        return _with_best(texts, rows, choose) if is_bold else texts
+        return _with_best(texts, self.rows(), key, choose) if is_bold else texts
 
     @property
     def _last(self) -> list[int]:
@@ -147,7 +149,10 @@ class Table:
         for name in columns:
             if name in SHARES:
                 head, key = SHARES[name]
-                cells[head] = self._best(_percents(rows, key), rows, max)
+                found = _percents(rows, key)
+                # The maximum over rounds chose among them by the test examples.
+                is_choice = name == "best"
+                cells[head] = found if is_choice else self._best(found, key, max)
             elif name in HESSIAN_COLUMNS:
                 cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
             elif name in COST_COLUMNS:
@@ -156,11 +161,12 @@ class Table:
                     f"{row[f'{name}_mean']:.{digits}f}" for row in rows
                 ]
         for number in self.rounds:
-            found = _percents(rows, f"ema_accuracy_at_{number}")
-            cells[f"EMA at {number} (%)"] = self._best(found, rows, max)
+            key = f"ema_accuracy_at_{number}"
+            cells[f"EMA at {number} (%)"] = self._best(_percents(rows, key), key, max)
         for target in self.targets:
             found = _rounds_to(rows, target, self._last)
-            cells[f"rounds to {100 * target:g} %"] = self._best(found, rows, min)
+            key = f"rounds_to_{target}"
+            cells[f"rounds to {100 * target:g} %"] = self._best(found, key, min)
         if not self.columns or "seconds" in self.columns:
             cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
         return cells
@@ -181,6 +187,21 @@ class Table:
             notes.append(different)
         return notes
 
+    def _why_bold(self, has_bold: bool) -> str:
+        """Returns the sentence on what is in bold, or why nothing is."""
+        if has_bold:
+            return (
+                "In bold: the best, and the rows within its deviation, if that does not"
+                " hold for all rows."
+            )
+        if not self.protocol.is_one:
+            return "They have no common protocol. Nothing is in bold."
+        if self.missing:
+            return "Nothing is in bold."
+        if min(map(len, self.groups.values())) < 2:
+            return "Nothing is in bold: one seed does not tell which is best."
+        return "Nothing is in bold: no difference exceeds the deviation over seeds."
+
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
         accuracy_of = accuracy(self.groups)
         texts = [
@@ -193,9 +214,7 @@ class Table:
             )
         texts += [_NOTES[name] for name in columns if name in _NOTES]
         if len(self.groups) > 1:
-            what = "The best" if has_bold else "Nothing"
-            why = "" if self.protocol.is_one else "They have no common protocol. "
-            texts.append(f"{why}{what} is in bold.")
+            texts.append(self._why_bold(has_bold))
         if HESSIAN_COLUMNS.keys() & set(columns):
             texts.append(
                 "Of the Hessian of the loss on training examples: largest eigenvalue"
@@ -236,6 +255,7 @@ def _row(
         "accuracy_mean": mean(values("final_accuracy")),
         "accuracy_std": deviation(values("final_accuracy")),
         "best_accuracy_mean": mean(values("best_accuracy")),
+        "best_accuracy_std": deviation(values("best_accuracy")),
         "ema_accuracy_mean": mean(values("ema_accuracy")),
         "ema_accuracy_std": deviation(values("ema_accuracy")),
         "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
@@ -252,16 +272,14 @@ def _row(
             found = [run.analyses[column] for run in group]
             row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
     for target in targets:
-        row[f"rounds_to_{target}_mean"] = mean(
-            [run.summary["rounds_to_target"][str(target)] for run in group]
-        )
+        found = [run.summary["rounds_to_target"][str(target)] for run in group]
+        row[f"rounds_to_{target}_mean"] = mean(found)
+        row[f"rounds_to_{target}_std"] = deviation(found)
     for round_num in rounds:
-        row[f"ema_accuracy_at_{round_num}_mean"] = mean(
-            [
-                run.summary["accuracy_at_rounds"][str(round_num)]["ema_accuracy"]
-                for run in group
-            ]
-        )
+        at = [run.summary["accuracy_at_rounds"][str(round_num)] for run in group]
+        found = [each["ema_accuracy"] for each in at]
+        row[f"ema_accuracy_at_{round_num}_mean"] = mean(found)
+        row[f"ema_accuracy_at_{round_num}_std"] = deviation(found)
     return row
 
 
@@ -281,15 +299,15 @@ def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
 def _usual(rows: Sequence[Row]) -> list[str]:
     """Returns the default columns."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
-    return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
+    return ["accuracy", "ema", *(["all_clients"] if has_mean else [])]
 
 
-def _numbers(rows: Sequence[Row], name: str) -> list[str]:
+def _numbers(rows: Sequence[Row], name: str, form: str = ".3g") -> list[str]:
     """Returns means, with deviations where there are several seeds."""
     return [
         "-"
         if row[f"{name}_mean"] is None
-        else f"{row[f'{name}_mean']:.3g}"
+        else f"{row[f'{name}_mean']:{form}}"
         + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
         for row in rows
     ]
@@ -312,35 +330,38 @@ def _percent(share: Any) -> str:
 
 def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
     """Returns mean numbers of rounds; `25+` if 25 were too few."""
-    means = [row[f"rounds_to_{target}_mean"] for row in rows]
     return [
-        f"{limit}+" if number is None else f"{number:.1f}"
-        for number, limit in zip(means, last)
+        f"{limit}+" if text == "-" else text
+        for text, limit in zip(_numbers(rows, f"rounds_to_{target}", ".1f"), last)
     ]
 
 
 def _with_best(
-    texts: Sequence[str], rows: Sequence[Row], choose: Callable[..., float]
+    texts: Sequence[str], rows: Sequence[Row], key: str, choose: Callable[..., Any]
 ) -> list[str]:
-    """Returns cells with the best number in bold, if there are others.
+    """Returns cells with the best in bold, and those within its deviation over seeds.
 
-    A row with a run that ended with non-finite numbers is never the best.
+    None is if that holds for all rows, or seeds are too few for a deviation. A row with
+    a run that ended with non-finite numbers is never the best.
     """
-    numbers = [
-        float(text.split()[0])
-        if text[0].isdigit() and not text.endswith("+") and not row["not_finite"]
-        else None
-        for row, text in zip(rows, texts)
+    found = [
+        None if row["not_finite"] else (row[f"{key}_mean"], row[f"{key}_std"])
+        for row in rows
     ]
-    reached = [number for number in numbers if number is not None]
-    # Not beside a row that ended with non-finite numbers alone.
+    known = [each for each in found if each is not None and None not in each]
     are_compared = sum(text[0].isdigit() for text in texts) > 1
-    if not reached or not are_compared:
+    if not known or not are_compared or min(int(row["runs"] or 0) for row in rows) < 2:
         return [*texts]
-    best = choose(reached)
+    best, deviation_of_best = choose(known, key=lambda each: each[0])
+    is_best = [
+        each is not None
+        and each[0] is not None
+        and abs(each[0] - best) <= deviation_of_best
+        for each in found
+    ]
     return [
-        f"**{text}**" if number == best else text
-        for text, number in zip(texts, numbers)
+        f"**{text}**" if good and not all(is_best) else text
+        for text, good in zip(texts, is_best)
     ]
 
 
