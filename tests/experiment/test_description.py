@@ -21,6 +21,7 @@ def test_the_header_says_what_runs():
         "model    resnet8 (batch norm), 77,754 weights",
         "4 of 8 clients a round, 1 local epoch, batches of 64, learning rate 0.01",
         "settings augmentation=shift, client_momentum=0.9, client_nesterov=true",
+        "; settings that are not given come from the FedAlign paper (Mendieta et al.,",
         "rounds   25, seed 0",
         "output   runs/fedalign-digits-seed0",
     ):
@@ -87,7 +88,7 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         "Test accuracy 90.00 % after 10 rounds (best 95.00 % after round 7), 1:01 of"
         " training, the median round 6.00 s."
     )
-    assert f"In {tmp_path}: metrics.csv, summary.json;" in where
+    assert f"In {tmp_path}: metrics.csv, summary.json" in where
     (held_out, _) = description.result({**summary, "validation_share": 0.1}, tmp_path)
     assert held_out.startswith("Held-out accuracy 90.00 % after 10 rounds")
     both = {**summary, "all_clients_accuracy": 0.8, "best_all_clients_accuracy": 0.85}

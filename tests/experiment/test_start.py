@@ -115,6 +115,12 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
         tff_reg.run(**given, client_data=clients, num_clients=4)
 
 
+def test_settings_that_are_not_given_are_the_tasks_for_every_method(own):
+    # FedProx's paper clips nothing.
+    assert "max_gradient_norm=10.0" in " ".join(own.lines)
+    assert own.result.summary["settings_from"] == "the task own_data"
+
+
 def test_clients_that_never_train_are_told():
     told = finished.Notes()
     clients = {"a": (X[:30], Y[:30]), "b": (X[30:90], Y[30:90]), "c": (X[90:], Y[90:])}

@@ -89,6 +89,7 @@ def test_a_summary_is_the_results_of_the_columns():
         "rounds": 4,
         "process": "fedmlb",
         "task": "digits",
+        "settings_from": None,
         "seed": 3,
         "clients_per_round": 2,
         "validation_share": None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.experiment.report import protocol
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     live_curve,
@@ -146,8 +147,9 @@ def run(arguments: Arguments) -> RunResult:
 
     The keyword arguments are the settings of `experiment.RunConfig` (the flags of
     `bin/run`) and the attributes of `experiment.start.Arguments`: the user's own data,
-    model, metrics and sampling. Settings that are not given have the same values as in
-    `bin/run`, by default those of the method's paper.
+    model, metrics and sampling. Settings that are not given are those of the task, the
+    same for every method; `settings_of="each"` takes those of the method's paper, as
+    `bin/run` does. The header and `result.summary["settings_from"]` say whose they are.
 
     Without `output_dir` nothing is written, and a second call begins anew. With it the
     run is written there like one of `bin/run`, and the same call again resumes.
@@ -167,5 +169,6 @@ def run(arguments: Arguments) -> RunResult:
       TrainingError: If a round fails.
     """
     config, tasks = arguments.to_config()
+    config = protocol.asked(config)
     checked = CheckedRun(config, tasks, writes=bool(config.output_dir))
     return carried_out(arguments, checked, arguments.progress)

@@ -150,7 +150,7 @@ class RunConfig(
         None,
         help="source of the settings that no flag and no recipe gives: a method, the"
         " task (task), or the first method of each process (each); the default is each"
-        " for a single run, and task for runs that are compared",
+        " for bin/run, and task for runs from Python and runs that are compared",
         tags=(SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(

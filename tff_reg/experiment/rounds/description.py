@@ -73,7 +73,9 @@ def header(
         ),
         "memory": _memory(config, num_weights),
         "server": next(filter(None, (m.server_step for m in config.methods)), ""),
-        "settings": listed(values, _IN_HEADER),
+        "settings": "; ".join(
+            [*filter(None, [listed(values, _IN_HEADER)]), _source(config)]
+        ),
         "rounds": f"{config.total_rounds}, seed {config.seed}",
         "output": config.output_dir or "none: output_dir=DIR keeps the run",
     }
@@ -102,6 +104,10 @@ def listed(values: Mapping[str, Any], without: Container[str] = ()) -> str:
         and values.get(name) not in (None, [])
         and (name in _MAIN or values[name] != default)
     )
+
+
+def _source(config: ResolvedConfig) -> str:
+    return f"settings that are not given come from {config.settings_from}"
 
 
 def _network(config: ResolvedConfig) -> str:

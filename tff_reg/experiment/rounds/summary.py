@@ -67,6 +67,7 @@ def summarize(
         "rounds": len(rows),
         "process": settings.get("process"),
         "task": settings.get("task"),
+        "settings_from": settings.get("settings_from"),
         "seed": settings["seed"],
         "clients_per_round": settings["clients_per_round"],
         "validation_share": settings.get("validation_share"),
