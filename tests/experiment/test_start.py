@@ -116,6 +116,8 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
 
 
 def test_settings_that_are_not_given_are_the_tasks_for_every_method(own):
+    # The function took clients as it liked.
+    assert own.result.summary["clients_per_round"] is None
     # FedProx's paper clips nothing.
     assert "max_gradient_norm=10.0" in " ".join(own.lines)
     assert own.result.summary["settings_from"] == "the task own_data"

@@ -1,6 +1,7 @@
 """`tff_reg.compare`: the tables that a notebook or a script makes."""
 
 import json
+import threading
 
 import keras
 import pytest
@@ -89,6 +90,48 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
     config.write_text(json.dumps(changed))
     tff_reg.compare(["fedavg"], **given)
     assert "It was made by" in capsys.readouterr().out
+
+
+class _Counting(experiment.Callback):
+    """Ends a run after two of its rounds; with `lock`, it cannot be copied."""
+
+    def __init__(self, lock=None):
+        self.rounds, self.lock = 0, lock
+
+    def on_round(self, run, row):
+        self.rounds += 1
+        return "two rounds" if self.rounds == 2 else None
+
+
+def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
+    def model(seed):
+        keras.utils.set_random_seed(seed)
+        return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+
+    given = {**COMPARED, "seeds": 2, "callbacks": [_Counting()], "total_rounds": 3}
+    own = tff_reg.compare(["fedavg"], **given, model=model)
+    assert [run.summary["rounds"] for run in own._table.groups["fedavg"]] == [2, 2]
+    assert "the same weights" not in " ".join(str(own).split())
+    given["callbacks"] = [_Counting(threading.Lock())]
+    with pytest.raises(TypeError, match="one cannot be copied .*on_start"):
+        tff_reg.compare(["fedavg"], **given, model=model)
+    given.update(callbacks=(), total_rounds=1)
+    one = tff_reg.compare(["fedavg"], **given, model=model(0))
+    assert "All seeds begin with the same weights" in " ".join(str(one).split())
+
+
+def test_a_grid_is_tried_on_held_out_examples():
+    given = {**COMPARED, "model": keras_model(), "total_rounds": 1}
+    grid = {"client_learning_rate": [1e-9, 0.01]}
+    made = tff_reg.compare(["fedavg"], **given, grid=grid)
+    (row,) = made.rows
+    assert row["setting"].startswith("client_learning_rate=")
+    assert row["settings_tried"] == 2 and row["accuracy_mean"] is not None
+    assert row["held_out_accuracy_mean"] >= row["held_out_accuracy_lowest"]
+    clients = {"a": (TRAIN[0][:50], TRAIN[1][:50]), "b": (TRAIN[0][50:], TRAIN[1][50:])}
+    given.update(client_data=clients, num_clients=None, partition=None)
+    with pytest.raises(ValueError, match="grid: client_data=.* no examples to hold"):
+        tff_reg.compare(["fedavg"], **given, grid=grid)
 
 
 def test_what_fails_is_named_and_the_table_has_the_rest(capsys):

@@ -25,6 +25,11 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ({"client_data": (X, Y + 2)}, ValueError, "3 outputs, and client_data has"),
         ({"client_data": (X[:, :5], Y)}, ValueError, "one shape and data type"),
         ({"client_data": None}, ValueError, "test_data is given without client_data"),
+        (
+            {"partition": np.arange(200) % 4},
+            TypeError,
+            "client_data={name: .*ids == c",
+        ),
         ({"test_data": None}, ValueError, "test_data is missing: .* validation_share"),
         ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
         ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),

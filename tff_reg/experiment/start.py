@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     Pair = tuple[Any, Any]
     ClientData = Union[Pair, Mapping[str, Pair], data.ArrayClientData]
-    Model = Union[str, keras.Model, tf_keras.Model]
+    KerasModel = Union[keras.Model, tf_keras.Model]
+    Model = Union[str, KerasModel, Callable[[int], KerasModel]]
 else:
     # Settings are made from a class's annotations without importing these libraries.
     ClientData = Model = Pair = Any
@@ -43,7 +45,7 @@ class Arguments(RunConfig):
 
     Attributes:
       model: Name of a network, or a Keras model, which is trained as it is: its weights
-        are the initial ones.
+        are the initial ones. Or a function that makes such a model for a seed.
       client_learning_rate: The clients' learning rate, or a function that returns it
         for a round (1, 2, ...).
       client_data: Training examples in place of a task's: a pair (x, y), which the
@@ -75,12 +77,24 @@ class Arguments(RunConfig):
     def __post_init__(self):
         """Checks nothing: `RunConfig` checks the settings when `to_config` makes it."""
 
+    def of_seed(self, seed: Optional[int]) -> Arguments:
+        """Returns the arguments with the seed's model, if `model` is a function."""
+        if not isinstance(self.model, (types.FunctionType, functools.partial)):
+            return self
+        return dataclasses.replace(self, model=self.model(seed or 0))
+
     def to_config(self) -> tuple[RunConfig, Any]:
         """Returns the request for the run, of the settings alone, and its tasks.
 
         They are the module `tasks`, or a replacement for it with the given data and
         model.
         """
+        if not isinstance(self.partition, (str, type(None))):
+            raise TypeError(
+                "partition is the name of a scheme. For clients of your own give"
+                " client_data={name: (x, y), ...}; with an array of each example's"
+                " client: {c: (x[ids == c], y[ids == c]) for c in set(ids)}."
+            )
         names = [each.name for each in settings_of(RunConfig)]
         values = {name: getattr(self, name) for name in names}
         model = self.model
@@ -168,6 +182,7 @@ def run(arguments: Arguments) -> RunResult:
       ValueError: If the data are inconsistent, or do not fit the model or the method.
       TrainingError: If a round fails.
     """
+    arguments = arguments.of_seed(arguments.seed)
     config, tasks = arguments.to_config()
     config = protocol.asked(config)
     checked = CheckedRun(config, tasks, writes=bool(config.output_dir))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import tables
@@ -19,7 +20,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.experiment.rounds.training import TrainingError
-from tff_reg.experiment.series import batch, plan as series
+from tff_reg.experiment.series import batch, plan as series, tuning
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class Arguments(start.Arguments):
     Attributes:
       processes: Methods or combinations of methods; `all` for every method.
       seeds: Number of seeds (0, 1, ...), or a list; each is one run per process.
+      grid: Values to try by setting, such as `{"fedprox_strength": [0.001, 0.01]}`:
+        each method tries all combinations of the settings that it has on held-out
+        training examples (`validation_share`, 0.1 by default), and then runs with the
+        best.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"
@@ -92,6 +97,7 @@ class Arguments(start.Arguments):
     process: None = None  # That of a single run.
     processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
+    grid: Union[str, Mapping[str, Sequence[Any]], None] = None
 
 
 class _Rounds(progress_lib.Bar):
@@ -113,7 +119,8 @@ def compare(arguments: Arguments) -> Comparison:
     The first argument lists methods or combinations (`all`: every method). The keyword
     arguments are those of `tff_reg.run` and `seeds` (how many, or which). All methods
     have the same settings, by default those of the task. With a Keras model as `model`
-    every run begins with its weights.
+    every run begins with its weights; a function of the seed makes one for each seed.
+    Every run has copies of the callbacks of its own.
 
     The runs follow one another in this process. With `output_dir` they are kept there
     as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
@@ -132,27 +139,45 @@ def compare(arguments: Arguments) -> Comparison:
     say = _nothing if isinstance(arguments.progress, progress_lib.Silence) else print
     names = arguments.processes
     names = [names] if isinstance(names, str) else names
-    config, tasks = arguments.to_config()
     for name, why in (
         ("process", "the first argument lists them."),
         ("seed", "give seeds, how many or which."),
     ):
-        if getattr(config, name) is not None:
-            raise SettingError(name, getattr(config, name), why)
+        if getattr(arguments, name) is not None:
+            raise SettingError(name, getattr(arguments, name), why)
     seeds = series.SEEDS.of(arguments.seeds)
+    of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
+    requests = {seed: each.to_config() for seed, each in of_seeds.items()}
+    config = requests[seeds[0]][0]
+    tasks = {seed: each for seed, (_, each) in requests.items()}
     with contextlib.ExitStack() as stack:
         where = config.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
         )
         common = dataclasses.replace(config, output_dir=where)
-        planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
+        asked: dict[str, Any] = {"processes": names, "seeds": seeds, "tasks": tasks}
+        tuner, tuned = None, {}
+        if arguments.grid is None:
+            planned = series.plan(common, **asked)
+        else:
+            if getattr(tasks[seeds[0]], "positions", None) is not None:
+                why = "client_data={...} has no examples to hold out; give (x, y)."
+                raise SettingError("grid", None, why)
+            tuner = tuning.Tuning(common, tuning.parse(arguments.grid), **asked)
+            lost = _carry_out(tuner.planned, of_seeds, tasks, say)
+            done = [run for run in tuner.planned if run.name not in lost]
+            tuned = tuner.best(done)
+            planned = tuner.plan(tuned, tasks)
+            if not planned:
+                raise TrainingError("No setting of the grid ended finite.")
         sample_fn = training.name_of(arguments.sample_fn)
         configs = {
             run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
             for run in planned
         }
-        say(*protocol.of(configs).lines(), "", sep="\n", flush=True)
-        failed = _carry_out(planned, arguments, tasks, say)
+        chosen = tuner.names if tuner else ()
+        say(*protocol.of(configs, chosen).lines(), "", sep="\n", flush=True)
+        failed = _carry_out(planned, of_seeds, tasks, say)
         groups: dict[str, list[str]] = {name: [] for name in configs}
         for run in planned:
             if run.name not in failed:
@@ -163,6 +188,7 @@ def compare(arguments: Arguments) -> Comparison:
             groups,
             accuracy_at_rounds=first.accuracy_at_rounds,
             target_accuracies=first.target_accuracies,
+            tuned=tuned,
             missing=list(failed),
         )
         if config.output_dir:
@@ -174,22 +200,35 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+def _with_own_callbacks(arguments: start.Arguments) -> start.Arguments:
+    """Returns the arguments with copies of the callbacks, whose state is a run's."""
+    try:
+        callbacks = copy.deepcopy(arguments.callbacks)
+    except (TypeError, copy.Error) as error:
+        raise TypeError(
+            f"Every run of a comparison needs copies of the callbacks, and one cannot"
+            f" be copied ({error}): make what it holds in on_start."
+        ) from error
+    return dataclasses.replace(arguments, callbacks=callbacks)
+
+
 def _carry_out(
     planned: Sequence[series.PlannedRun],
-    arguments: Arguments,
-    tasks: Any,
+    of_seeds: Mapping[int, start.Arguments],
+    tasks: Mapping[int, Any],
     say: Callable[..., None],
 ) -> dict[str, str]:
     """Carries out the runs; returns the reasons of failed runs by the runs' names."""
     failed: dict[str, str] = {}
     errors = []
-    # A finished run with the user's functions, data or model is checked again.
-    is_plain = (
-        arguments.sample_fn is None
-        and not arguments.metrics
-        and arguments.client_data is None
-    )
     for number, run in enumerate(planned, start=1):
+        arguments = of_seeds[run.config.seed]
+        # A finished run with the user's functions, data or model is checked again.
+        is_plain = (
+            arguments.sample_fn is None
+            and not arguments.metrics
+            and arguments.client_data is None
+        )
         head = f"run {number}/{len(planned)}  {run.name}"
         stored = directory.RunDirectory(run.directory).config
         changed = identity.other_code(stored) if stored else None
@@ -200,8 +239,8 @@ def _carry_out(
                 if isinstance(shown, progress_lib.Bar):
                     progress = _Rounds(run.config.total_rounds)
                 start.carried_out(
-                    arguments,
-                    CheckedRun(run.asked, tasks),
+                    _with_own_callbacks(arguments),
+                    CheckedRun(run.asked, tasks[run.config.seed]),
                     arguments.progress or progress,
                 )
             told = f". {changed}" if changed else ""

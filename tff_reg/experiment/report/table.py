@@ -183,6 +183,14 @@ class Table:
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
         configs = {name: [r.config for r in g] for name, g in self.groups.items()}
+        begun = [
+            [c.get(identity.KERAS_WEIGHTS) for c in each] for each in configs.values()
+        ]
+        if any(len(each) > 1 and each[0] and len({*each}) == 1 for each in begun):
+            notes.append(
+                "All seeds begin with the same weights, those of the given Keras model:"
+                " the deviations do not have that of initial weights."
+            )
         if different := identity.different_code(configs):
             notes.append(different)
         return notes

@@ -69,7 +69,10 @@ def summarize(
         "task": settings.get("task"),
         "settings_from": settings.get("settings_from"),
         "seed": settings["seed"],
-        "clients_per_round": settings["clients_per_round"],
+        # A sample_fn takes as many as it likes.
+        "clients_per_round": (
+            None if settings.get("sample_fn") else settings["clients_per_round"]
+        ),
         "validation_share": settings.get("validation_share"),
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import lazy
@@ -48,6 +48,8 @@ class _Seeds(Setting):
             reason = "give how many, or a list of them (of seed 0 alone: 0,)."
             raise SettingError(self.name, given, reason)
         seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
+        if not seeds:
+            raise SettingError(self.name, given, "give at least one.")
         self.check(seeds)
         return seeds
 
@@ -113,7 +115,12 @@ def plan(
 def plan_run(
     asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
 ) -> PlannedRun:
-    """Plans one run: checks it, and whether it is finished."""
+    """Plans one run: checks it, and whether it is finished.
+
+    `tasks` may be a dict of the tasks by seed.
+    """
+    if isinstance(tasks, Mapping):
+        tasks = tasks[asked.seed]
     checked = CheckedRun(asked, tasks)
     config = checked.config
     name = name or f"{config.process}, seed {config.seed}"

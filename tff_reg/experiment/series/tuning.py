@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config import resolution, run_config as config_lib
@@ -50,8 +50,13 @@ _FIXED = (
 )
 
 
-def parse(text: str) -> dict[str, tuple]:
-    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`."""
+def parse(text: Union[str, Mapping[str, Sequence[Any]]]) -> dict[str, tuple]:
+    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
+
+    It may also be a dict of the values by name.
+    """
+    if not isinstance(text, str):
+        text = ";".join(f"{name}={as_text(tuple(v))}" for name, v in text.items())
     known = {each.name: each for each in config_lib.listed()}
     grid: dict[str, tuple] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
