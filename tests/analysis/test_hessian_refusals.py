@@ -49,6 +49,8 @@ WRONG = [
         dict(what="top_eigenvalues", k=20, parts="block"),
         "15 eigenvalues in 'logits', not 20",
     ),
+    (dict(max_samples=0), "2 samples or more, not 0"),
+    (dict(what="diagonal", samples=1), "2 samples or more, not 1"),
     (dict(what="product", vector=np.ones(3)), "39 numbers"),
     (dict(what="product", vector=[np.ones(3)]), "variables' shapes"),
 ]

@@ -169,3 +169,26 @@ def test_a_loss_that_mixes_examples_is_refused(keras, dtype):
         model, loss_fn=lambda y, z: tf.reduce_mean(z), label_spec=of_rows
     )
     assert not unread().has_accuracy
+
+
+def test_logits_are_the_input_of_a_last_softmax_as_in_keras(keras):
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    y = np.arange(6) % 3
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.warns(UserWarning, match="returns probabilities"):
+        learned = models.from_keras(model)()
+    found = learned.loss_fn(y, learned.network(x).logits)
+    kernel, bias = model.get_weights()
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ kernel + bias)
+    assert float(found) == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+def test_outputs_that_look_like_no_logits_are_taken_as_logits_with_a_word(
+    keras, activation
+):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation)])
+    with pytest.warns(UserWarning, match="taken as logits. Leave the last layer's"):
+        models.from_keras(model)

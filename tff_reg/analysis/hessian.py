@@ -316,6 +316,8 @@ class Hessian:
 
     def _diagonal_samples(self, count: int, seed: int) -> Iterator[np.ndarray]:
         """Yields v * Hv, whose mean is the diagonal, for random signs v."""
+        if count < 2:
+            raise ValueError(f"A standard error takes 2 samples or more, not {count}.")
         probes = self._random(self.size, seed, _PROBES)
         for number in range(count):
             probe = probes(number)

@@ -69,8 +69,10 @@ class CompiledLoss:
         )
 
 
-def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
-    """Finds a model's loss."""
+def loss_of(
+    model: Any, given: Any, outputs: Any, ends_in_softmax: bool, keras: Any
+) -> ModelLoss:
+    """Finds a model's loss, from its outputs on a trial batch."""
     if given is learning_model_lib.sparse_cross_entropy:
         return _of_classifier(model, outputs, takes_probabilities=False)
     if given is not None and not is_kerases(given):
@@ -83,6 +85,13 @@ def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
             config = getattr(model, "get_compile_config", dict)() or {}
     if loss is None:
         found = _of_classifier(model, outputs, _are_probabilities(outputs))
+        if not found.takes_probabilities and np.min(outputs) >= 0:
+            warnings.warn(
+                f"The model {model.name!r} has no loss and no output below 0: its"
+                " outputs are taken as logits. Leave the last layer's activation out,"
+                " or compile the model with its loss.",
+                stacklevel=4,
+            )
         return dataclasses.replace(found, is_assumed=True)
     names = _names_of(model, outputs)
     scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
@@ -100,7 +109,8 @@ def loss_of(model: Any, given: Any, outputs: Any, keras: Any) -> ModelLoss:
                 stacklevel=4,
             )
         if outputs.shape.rank == 2 and _is_plain(losses[0]) and scales[0] == 1:
-            return _of_classifier(model, outputs, not from_logits)
+            # As Keras, which takes a last softmax's input in any case.
+            return _of_classifier(model, outputs, ends_in_softmax or not from_logits)
     return ModelLoss(CompiledLoss(keras, names, losses, scales))
 
 

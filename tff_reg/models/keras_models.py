@@ -168,7 +168,9 @@ def from_keras(
     _check_weights(model)
     trial = keras_trial.run(model, input_spec)
     outputs = keras_parts.example_call(model, input_spec)[-1].output
-    loss = keras_losses.loss_of(model, loss_fn, outputs, keras)
+    last = trial.call.output
+    ends_in_softmax = tf.is_tensor(last) and last.op.type == "Softmax"
+    loss = keras_losses.loss_of(model, loss_fn, outputs, ends_in_softmax, keras)
     plan = _plan_of(model, trial, input_spec, loss, blocks, keras)
     if label_spec is None:
         label_spec = keras_losses.label_spec_of(loss, trial.call.output)
