@@ -101,4 +101,5 @@ def _build(
 
 def _has_examples(*batch: Any) -> tf.Tensor:
     """Whether a batch is not empty; oneDNN's convolutions crash on empty ones."""
-    return tf.reduce_all([tf.size(part) > 0 for part in tf.nest.flatten(batch)])
+    parts = [part for part in tf.nest.flatten(batch) if part.shape.rank != 0]
+    return tf.reduce_all([tf.shape(part)[0] > 0 for part in parts])
