@@ -5,6 +5,7 @@ Their commands are run by test_shown_commands.py.
 
 import ast
 import asyncio
+import dataclasses
 import inspect
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from docs.examples.anchors import anchors
 from tests import commands, documents
-from tff_reg import runtime, settings
+from tff_reg import methods, runtime, settings
 from tff_reg.commands import run
 
 # What their Python prints, where it is known.
@@ -107,3 +108,7 @@ def test_the_tutorials_method_refuses_what_it_says():
     with pytest.raises(settings.SettingError) as refused:
         anchors.Anchor(-1.0)
     assert f"`{refused.value}`" in page
+    # Its table has every field that hooks read.
+    kinds = (methods.Step, methods.Local, methods.Server)
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert not {n for n in names if not re.search(rf"`{n}[`(]", page)}
