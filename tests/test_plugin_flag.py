@@ -38,6 +38,11 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
     arguments = (f"--plugin={tmp_path / 'mine.py'}", "--process=fedprox+mine", *SMALL)
     told = call("tff_reg.commands.run", *arguments[:2], "--helpfull")
     assert "--mine_strength" in told.stdout
+    # A second file does not replace the first.
+    (tmp_path / "second.py").write_text(_TRACED.replace('"mine"', '"second"'))
+    second = f"--plugin={tmp_path / 'second.py'}"
+    told = call("tff_reg.commands.run", *arguments[:2], second, "--helpfull")
+    assert "--mine_strength" in told.stdout and "--second_strength" in told.stdout
     folder = tmp_path / "run"
     done = call(
         "tff_reg.commands.run",

@@ -194,7 +194,8 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
     assert sum("2 of 3 clients" in line for line in notes.lines) == 2
     assert sum("mine made numbers that are not f" in line for line in notes.lines) == 2
     assert not any("other made" in line for line in notes.lines)
-    assert not any("not_finite" in name for name in result.rows[0])
+    counts = [result.rows[0][f"training/{m}/not_finite"] for m in ("mine", "other")]
+    assert counts == [1, 0]
     assert ",nan," in (tmp_path / "a" / "metrics.csv").read_text()
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["final_training_loss"] is None

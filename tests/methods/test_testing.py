@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests import documents
-from tff_reg import methods, settings, testing
+from tff_reg import methods, runtime, settings, testing
 
 _FOLDER = documents.ROOT / "docs" / "examples" / "methods"
 
@@ -129,3 +129,24 @@ def test_hooks_run_eagerly_for_a_debugger_with_the_same_numbers():
     traced = testing.train([make(traced_term)], rounds=1)
     for one, other in zip(eager.weights, traced.weights):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_hooks_that_run_eagerly_are_those_of_one_client_at_a_time():
+    inside, most = [], []
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(methods.Method):
+        name = "mine"
+
+        def term(self, step):
+            inside.append(1)
+            most.append(len(inside))
+            total = tf.reduce_sum([tf.reduce_sum(w**2) for w in step.weights])
+            inside.pop()
+            return 0.0 * total
+
+    with runtime.running("in_process", clients_in_parallel=3):
+        process = testing.build([Mine()], debug_eager=True)
+        most.clear()
+        process.next(process.initialize(), [testing.client(n) for n in range(6)])
+    assert max(most) == 1

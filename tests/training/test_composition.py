@@ -43,6 +43,19 @@ def _settings(name, **changes):
     return training.ProcessSettings.of(name, batch_size=4, local_epochs=2, **changes)
 
 
+def test_a_method_of_a_file_is_built_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "_loaded", {**catalogue._loaded})
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from tff_reg import methods\n\n\n"
+        "class Mine(methods.Method):\n    name = 'mine_of_a_file'\n"
+    )
+    with pytest.raises(ValueError, match="needs its file as well"):
+        training.build("mine_of_a_file", CNN_FN)
+    process = training.build("mine_of_a_file", CNN_FN, plugin=str(file))
+    assert process.get_model_weights(process.initialize()).trainable
+
+
 def test_a_correction_without_num_clients_is_refused():
     message = r"^feddyn\.update_memory \(.* give num_clients, or a population"
     with pytest.raises(methods.HookError, match=message):

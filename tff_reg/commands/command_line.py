@@ -132,6 +132,16 @@ class _Reader(flags.ArgumentParser):
         return self._setting.kind
 
 
+class _Repeated(flags.Flag):
+    """A flag of a tuple that may be given several times."""
+
+    def parse(self, argument: Any) -> None:
+        """Adds the values of an argument."""
+        before = self.value or ()
+        super().parse(argument)
+        self.value = (*before, *(self.value or ()))
+
+
 def define_flags(
     given: flags.FlagValues,
     settings: Optional[Iterable[Setting]] = None,
@@ -140,9 +150,8 @@ def define_flags(
     """Defines a flag per setting, None if not given; `--help` lists those in `key`."""
     for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
-        flag = flags.Flag(
-            _Reader(each), None, each.name, None, _help(each), boolean=is_truth
-        )
+        kind = _Repeated if each.name == "plugin" else flags.Flag
+        flag = kind(_Reader(each), None, each.name, None, _help(each), boolean=is_truth)
         flags.DEFINE_flag(flag, given, module_name=each.group or _MAIN)
         if each.name in key:
             given.register_key_flag_for_module(_MAIN, flag)

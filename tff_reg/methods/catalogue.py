@@ -18,7 +18,7 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from tff_reg import plugins, settings as settings_lib
 from tff_reg.methods import checks, method as method_lib
@@ -132,6 +132,15 @@ def load_named(words: Iterable[str]) -> None:
             # `parse` reports the error if a process uses the method.
             with contextlib.suppress(plugins.PluginError):
                 find(name)
+
+
+def add_files(files: Union[str, Iterable[str]]) -> None:
+    """Adds the methods of Python files, the values of the setting `plugin`."""
+    for file in [files] if isinstance(files, str) else files:
+        try:
+            add_file(file)
+        except plugins.PluginError as error:
+            raise settings_lib.SettingError("plugin", file, str(error)) from error
 
 
 def add_file(path: str) -> list[str]:

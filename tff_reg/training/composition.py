@@ -281,7 +281,8 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         `<method>_<field>`, and keyword arguments of `build_regularized` (`client_data`,
         `server_optimizer_fn`, `client_weighting`, `model_aggregator`, ...).
         `client_learning_rate` may be a function of the round (1, 2, ...) if
-        `total_rounds` is given. `client_optimizer_fn` replaces the client's learning
+        `total_rounds` is given. `plugin` lists Python files with methods of your own.
+        `client_optimizer_fn` replaces the client's learning
         rate, momentum, Nesterov and weight decay. A drift correction needs
         `num_clients`, or a `tff_reg.training.Population` as `population`.
 
@@ -294,6 +295,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
       TypeError: If an override is unknown or contradicts another.
       ValueError: If a value is out of range.
     """
+    catalogue.add_files(overrides.pop("plugin", ()))
     setting_names = {each.name for each in settings_of(ProcessSettings)}
     strength_names = {strength.flag for strength in catalogue.strengths()}
     chosen: dict[str, Any] = {}

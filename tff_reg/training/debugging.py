@@ -6,12 +6,16 @@ code. This is slow, and only possible in the Python process that built the TFF p
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tff_reg.runtime import python_calls
+
+# Hooks, and a debugger in them, see one client at a time.
+_one_at_a_time = threading.RLock()
 
 
 def eagerly(
@@ -33,7 +37,8 @@ def eagerly(
                 else tf.data.experimental.from_variant(tensor, element)
                 for tensor, element in zip(tensors, elements)
             ]
-            result = function(*tf.nest.pack_sequence_as(arguments, values))
+            with _one_at_a_time:
+                result = function(*tf.nest.pack_sequence_as(arguments, values))
             tf.nest.assert_same_structure(result, spec)
             return [tf.convert_to_tensor(value) for value in tf.nest.flatten(result)]
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, plugins, runtime as runtime_lib
+from tff_reg import lazy, runtime as runtime_lib
 from tff_reg.experiment.config import (
     resolution,
     task_settings,
@@ -249,7 +249,7 @@ class RunConfig(
                 known[name].check(value)
         if values["plugin"]:
             values["plugin"] = tuple(map(os.path.abspath, values["plugin"]))
-            _add_files(values["plugin"])
+            catalogue.add_files(values["plugin"])
         if name := values["process"]:
             values["process"] = resolution.process_name(name)
         if values["settings_of"] not in (None, TASK, EACH):
@@ -354,7 +354,7 @@ class ResolvedConfig(RunConfig):
         """
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
-        _add_files(values.get("plugin", ()))
+        catalogue.add_files(values.get("plugin", ()))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
@@ -398,12 +398,3 @@ def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError as error:
             raise SettingError(name, value, str(error)) from error
     return found
-
-
-def _add_files(files: Sequence[str]) -> None:
-    """Adds the methods of plugin files to the known methods."""
-    for file in files:
-        try:
-            catalogue.add_file(file)
-        except plugins.PluginError as error:
-            raise SettingError("plugin", file, str(error)) from error

@@ -17,7 +17,7 @@ NUM_EXAMPLES = "training/num_examples"
 TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
-_NOT_FINITE = "/not_finite"
+NOT_FINITE = "/not_finite"
 # Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
@@ -76,10 +76,10 @@ def rejected_clients(row: Mapping[str, Any]) -> int:
     return int(next(filter(None, map(row.get, names)), 0))
 
 
-def take_not_finite(row: dict[str, Any]) -> list[str]:
-    """Removes the counts of non-finite numbers; returns the methods that had some."""
-    counts = {name: row.pop(name) for name in [*row] if name.endswith(_NOT_FINITE)}
-    return sorted({name.split("/")[-2] for name, count in counts.items() if count})
+def methods_not_finite(row: Mapping[str, Any]) -> list[str]:
+    """Returns the methods that made numbers which are not finite in a round."""
+    found = [name for name, count in row.items() if count and name.endswith(NOT_FINITE)]
+    return sorted({name.split("/")[-2] for name in found})
 
 
 def _text(value: Any) -> str:

@@ -219,8 +219,6 @@ class CheckedRun:
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """Starts the runtime that a run asks for, for the body of a `with` statement."""
     options = config.part(RuntimeSettings)
-    if config.debug_eager:
-        options["clients_in_parallel"] = 1
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(runtime.running(options.pop("runtime"), **options))

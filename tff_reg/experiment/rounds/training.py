@@ -356,7 +356,6 @@ class Rounds:
         began = time.monotonic()
         cohort = self._cohort(run.rounds_done + 1)
         found = self._train(cohort, run.rounds_done + 1)
-        methods_not_finite = metrics.take_not_finite(found)
         row = self._row(found, time.monotonic() - began)
         run.rounds_done += 1
         if run.is_due(run.rounds_per_evaluation):
@@ -370,7 +369,7 @@ class Rounds:
             if run.is_due(self._training.rounds_per_checkpoint) or run.stopped_early:
                 self._save()
         self._progress.after_round(run.rounds_done, row)
-        self._report(row, len(cohort), methods_not_finite)
+        self._report(row, len(cohort))
         return run.table.row(run.rounds_done - 1)
 
     def _cohort(self, round_num: int) -> list[str]:
@@ -412,6 +411,7 @@ class Rounds:
                 name
                 for name in found
                 if name.startswith("training/") and name.count("/") == 2
+                if not name.endswith(metrics.NOT_FINITE)
             ]
             names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
             found.update(dict.fromkeys(names, nothing))
@@ -494,9 +494,7 @@ class Rounds:
         self._rounds_saved = run.rounds_done
         self._state.delete_unnamed(self._directory.checkpoints.all())
 
-    def _report(
-        self, row: Mapping[str, Any], cohort_size: int, methods_not_finite: list[str]
-    ) -> None:
+    def _report(self, row: Mapping[str, Any], cohort_size: int) -> None:
         run, say = self._run, self._progress.say
         round_num = run.rounds_done
         rejected = metrics.rejected_clients(row)
@@ -505,7 +503,7 @@ class Rounds:
                 f"Round {round_num}: the updates of {rejected} of {cohort_size} clients"
                 " were not finite and were left out."
             )
-        for name in methods_not_finite:
+        for name in metrics.methods_not_finite(row):
             say(
                 f"Round {round_num}: {name} made numbers that are not finite. Clients"
                 " with such a term, memory or upload were left out; such a memory or"
