@@ -228,6 +228,14 @@ def test_what_makes_no_run_is_refused_with_the_settings_name(requested, words):
     assert words in message
 
 
+@pytest.mark.parametrize("strengths", [{}, {"strengths": {"man_strength": 0.2}}])
+def test_functions_take_hyperparameters_as_keywords(strengths):
+    given = dict(process="man+fedprox", fedprox_strength=0.1, **strengths)
+    found = config.RunConfig(**config.RunConfig.gathered(given))
+    expected = {"fedprox_strength": 0.1, **strengths.get("strengths", {})}
+    assert found.strengths == expected
+
+
 @pytest.mark.parametrize(
     "given, error, message",
     [

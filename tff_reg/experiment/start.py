@@ -159,11 +159,12 @@ def run(arguments: Arguments) -> RunResult:
             client_data=(x_train, y_train), test_data=(x_test, y_test),
             partition="dirichlet_unbalanced", concentration=0.3, num_clients=10)
 
-    The keyword arguments are the settings of `experiment.RunConfig` (the flags of
-    `bin/run`) and the attributes of `experiment.start.Arguments`: the user's own data,
-    model, metrics and sampling. Settings that are not given are those of the task, the
-    same for every method; `settings_of="each"` takes those of the method's paper, as
-    `bin/run` does. The header and `result.summary["settings_from"]` say whose they are.
+    The keyword arguments are the flags of `bin/run`, hyperparameters such as
+    `fedalign_strength=0.3` among them, and the attributes of
+    `experiment.start.Arguments`: the user's own data, model, metrics and sampling.
+    Settings that are not given are those of the task, the same for every method;
+    `settings_of="each"` takes those of the method's paper, as `bin/run` does. The
+    header and `result.summary["settings_from"]` say whose they are.
 
     Without `output_dir` nothing is written, and a second call begins anew. With it the
     run is written there like one of `bin/run`, and the same call again resumes.

@@ -271,6 +271,18 @@ class RunConfig(
         rest = {name: value for name, value in values.items() if name not in names}
         return cls(**own, strengths=rest)
 
+    @classmethod
+    def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns keyword arguments with the methods' hyperparameters as strengths."""
+        if isinstance(given.get("plugin"), (list, tuple)):
+            _add_files([os.path.abspath(file) for file in given["plugin"]])
+        catalogue.load_named(given)
+        known = {each.flag for each in catalogue.strengths()}
+        rest = {name: value for name, value in given.items() if name not in known}
+        if own := {name: given[name] for name in given if name in known}:
+            rest["strengths"] = {**rest.get("strengths", {}), **own}
+        return rest
+
     def given(self) -> dict[str, Any]:
         """Returns the given settings by name, hyperparameters of methods among them."""
         values = {each.name: getattr(self, each.name) for each in settings_of(self)}

@@ -574,7 +574,9 @@ def with_arguments_of(
 
     def decorate(function: Callable[[A], R]) -> Callable[P, R]:
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(kind(*args, **kwargs))
+            make: Any = kind
+            gather = getattr(kind, "gathered", dict)
+            return function(make(*args, **gather(kwargs)))
 
         functools.update_wrapper(called, function)
         # `help` shows the arguments of `kind`.
