@@ -93,20 +93,20 @@ def test_a_class_list_that_changed_under_a_finished_run_is_noticed(tmp_path):
     assert look(asked) is None
 
 
-@pytest.mark.parametrize("total_rounds", [1, 2])
-@pytest.mark.parametrize("changed", ["labels", "test_labels", "split_file"])
-def test_a_run_on_other_data_is_refused(ran, tmp_path, changed, total_rounds):
-    if changed == "split_file":
-        (tmp_path / "split").write_text("{0: [0, 1, 2, 4], 1: [3, 5, 6, 7]}")
-        other = {"partition": "split_file", "split_file": str(tmp_path / "split")}
-        words = "partition"
-    else:
-        zeros = {changed: np.zeros(20 if changed == "labels" else 4, int)}
-        other = {"data_dir": write_arrays(tmp_path / "c.npz", **zeros)}
-        words = "of other data"
-    asked = experiment.RunConfig.of({**ran, **other, "total_rounds": total_rounds})
-    with pytest.raises(experiment.DirectoryError, match=words):
-        experiment.run(asked, progress=progress.Silence())
+def test_a_run_on_other_data_is_refused(ran, tmp_path):
+    split = tmp_path / "split"
+    split.write_text("{0: [0, 1, 2, 4], 1: [3, 5, 6, 7]}")
+    cases = [({"partition": "split_file", "split_file": str(split)}, "partition")]
+    for name, count in (("labels", 20), ("test_labels", 4)):
+        zeros = {name: np.zeros(count, int)}
+        path = write_arrays(tmp_path / f"{name}.npz", **zeros)
+        cases.append(({"data_dir": path}, "of other data"))
+    for other, words in cases:
+        for total_rounds in (1, 2):
+            asked = {**ran, **other, "total_rounds": total_rounds}
+            config = experiment.RunConfig.of(asked)
+            with pytest.raises(experiment.DirectoryError, match=words):
+                experiment.run(config, progress=progress.Silence())
     assert experiment.RunDirectory(ran["output_dir"]).summary()["rounds"] == 1
 
 

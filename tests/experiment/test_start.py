@@ -105,7 +105,7 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
     ready = data.ArrayClientData(x, y[:, 0], positions, [*clients])
     left_out = ("partition", "concentration", "num_clients")
     given = {name: value for name, value in SMALL.items() if name not in left_out}
-    given.update(test_data=TEST, model=keras_model(), total_rounds=2, progress=SILENT)
+    given.update(test_data=TEST, model=keras_model(), total_rounds=1, progress=SILENT)
     first, second = (
         tff_reg.run(**given, client_data=each) for each in (clients, ready)
     )
@@ -189,7 +189,7 @@ def test_a_network_of_ours_gives_a_model_for_stored_images():
 
 
 def test_examples_of_training_can_be_held_out_and_ones_model_trained_on_a_task():
-    held_out = run_own(test_data=None, validation_share=0.3, metrics={})
+    held_out = run_own(test_data=None, validation_share=0.3, metrics={}, total_rounds=1)
     assert held_out.summary["validation_share"] == 0.3
     assert [curve.name for curve in held_out.drawn][0] == "held-out"
     model = keras_model(outputs=10, shape=(8, 8, 1))

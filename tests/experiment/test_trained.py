@@ -214,6 +214,7 @@ def test_a_run_is_not_read_with_another_split(tmp_path):
     split.write_text(str(dict(enumerate(clients))))
     config = experiment.RunConfig(
         process="fedavg",
+        model="cnn",
         total_rounds=1,
         num_clients=2,
         clients_per_round=1,

@@ -86,6 +86,7 @@ def test_without_preprocessing_it_is_the_users_model(keras):
     assert _run(models.from_keras(model), normalize=None).model is model
 
 
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 @pytest.mark.parametrize("chosen", [[], [methods.Freeze()]])
 def test_the_users_model_reads_what_a_run_wrote(keras, tmp_path, chosen):
     model = _user_model(keras)
@@ -110,6 +111,7 @@ def test_the_users_model_reads_what_a_run_wrote(keras, tmp_path, chosen):
         other.keras_model(tmp_path / "final_weights.npz")
 
 
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 def test_a_keras_model_cannot_hold_the_layer_of_a_method(keras):
     replaced = _run(
         models.from_keras(_user_model(keras)), [methods.FedETF()], normalize=None

@@ -149,7 +149,9 @@ def test_all_aggregators_give_the_mean_without_clipping_and_noise(name, kind):
         np.testing.assert_allclose(metrics[0][key], metrics[1][key], rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedprox"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("scaffold", marks=pytest.mark.slow), "fedprox"]
+)
 def test_tffs_own_factories_make_every_sum_secure(name):
     given = dict(
         model_aggregator=tff.learning.secure_aggregator(zeroing=False),
@@ -202,7 +204,10 @@ def test_private_noise_has_the_deviation_of_its_multiplier_and_is_new_every_time
     "name, frozen, aggregator",
     [
         ("freeze", False, None),
-        ("fedavg", True, tff.learning.ddp_secure_aggregator(0.1, 20)),
+        pytest.param(
+            *("fedavg", True, tff.learning.ddp_secure_aggregator(0.1, 20)),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["freeze", "ddp"],
 )
