@@ -13,7 +13,9 @@ def key():
     return tf.constant([3, 5], tf.int64)
 
 
-def gradient(model, methods, batch, *, start=(), references=None, compute_key=key):
+def gradient(
+    model, methods, batch, *, start=(), references=None, compute_key=key, needs=None
+):
     """Takes the gradient of one batch, as a client's first step does.
 
     Args:
@@ -23,11 +25,12 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
       start: The received trainable weights, which the client begins with.
       references: The models that terms read beside the local one, by name.
       compute_key: Gives the step's key.
+      needs: What the methods need, if it is known; to find it takes a whole round.
 
     Returns:
       As `LocalStep.gradient`, the measurements by `<method>/<name>`.
     """
-    needs = find_needs(model, methods)
+    needs = needs or find_needs(model, methods)
     step = local_step.LocalStep(model, references or {}, methods, needs)
     weights, class_counts = list(model.trainable_variables), None
     if needs.class_counts:
@@ -44,6 +47,7 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
             memory=first_memory(each, "client_memory", weights),
             server_memory=first_memory(each, "server_memory", weights),
             class_counts=class_counts,
+            output_axes=[(v.shape.rank - 1,) for v in weights],
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
     gradients, num_examples, measured = step.gradient(batch, locals_, compute_key)

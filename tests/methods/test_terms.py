@@ -55,9 +55,9 @@ def _with_weights(model, weights):
 
 
 @functools.cache
-def _read_by(term):
-    """Names of the models beside the local one that the term reads."""
-    return local_steps.find_needs(_model(), [term]).references
+def _needs(one):
+    """What a method needs, whatever the norm and the batch."""
+    return local_steps.find_needs(_model(), [one])
 
 
 def _references(model, term, weights):
@@ -66,7 +66,7 @@ def _references(model, term, weights):
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)
-        if name in _read_by(term)
+        if name in _needs(term).references
     }
 
 
@@ -107,7 +107,8 @@ def _term(model, term, batch, global_weights, outputs=None):
 def _gradient(model, one, batch, global_weights):
     references = _references(model, one, global_weights)
     return local_steps.gradient(
-        model, [one], batch, start=global_weights, references=references
+        *(model, [one], batch),
+        **dict(start=global_weights, references=references, needs=_needs(one)),
     )
 
 
