@@ -125,10 +125,8 @@ def test_these_are_all_notebooks():
     assert [p.stem for p in notebooks.paths()] == sorted([QUICKSTART.stem, *OTHERS])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["your_own_model", pytest.param("why_averaging_fails", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_notebook_runs_from_top_to_bottom_in_short(name, tmp_path):
     changes, figures = OTHERS[name]
     path = notebooks.ROOT / f"{name}.ipynb"
