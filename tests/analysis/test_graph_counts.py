@@ -38,10 +38,8 @@ def test_layers_are_counted(keras, name):
     assert found.backward >= forward
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
-def test_what_cannot_be_counted_is_named(keras, kind):
-    with pytest.raises(graph_counts.UncountableError, match="cannot be counted"):
-        _count(keras, getattr(keras.layers, kind)(3), (6, 4))
-    bidirectional = keras.layers.Bidirectional(getattr(keras.layers, kind)(3))
-    with pytest.raises(graph_counts.UncountableError, match="cannot be counted"):
-        _count(keras, bidirectional, (6, 4))
+def test_what_cannot_be_counted_is_named(keras):
+    recurrent = keras.layers.SimpleRNN(3)  # The quickest to trace.
+    for layer in (recurrent, keras.layers.Bidirectional(recurrent)):
+        with pytest.raises(graph_counts.UncountableError, match="cannot be counted"):
+            _count(keras, layer, (6, 4))

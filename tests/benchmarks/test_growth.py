@@ -25,6 +25,7 @@ def test_a_point_is_measured(monkeypatch):
     assert 50 < row["peak_mb"] < 4000
 
 
+@pytest.mark.slow
 def test_visits_are_counted_along_a_run(tmp_path):
     path = tmp_path / "rows.json"
     given = ["growth", "--sweeps=visits", "--visits=20", f"--json={path}"]

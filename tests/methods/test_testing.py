@@ -30,9 +30,14 @@ def tutorial():
     "name",
     [
         "test_without_a_radius_it_is_fedavg",
-        "test_variates_are_kept_between_rounds",
-        # Builds five processes.
-        pytest.param("test_both_go_together", marks=pytest.mark.slow),
+        # They build several processes.
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "test_variates_are_kept_between_rounds",
+                "test_both_go_together",
+            )
+        ),
     ],
 )
 def test_the_tutorials_tests_pass(tutorial, name):
