@@ -275,7 +275,7 @@ class RunConfig(
     def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns keyword arguments with the methods' hyperparameters as strengths."""
         if isinstance(given.get("plugin"), (list, tuple)):
-            _add_files([os.path.abspath(file) for file in given["plugin"]])
+            catalogue.add_files([os.path.abspath(file) for file in given["plugin"]])
         catalogue.load_named(given)
         known = {each.flag for each in catalogue.strengths()}
         rest = {name: value for name, value in given.items() if name not in known}
