@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tff_reg import files
-from tff_reg.commands import START, command_line
+from tff_reg.commands import START, command_line, forked
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.series import batch, jobs, ray_tasks
@@ -76,6 +76,7 @@ def begin(given, planned, stop, executor=None, where=None):
         jobs=value_of(given, jobs.JOBS),
         verbosity=given.verbosity,
         executor=executor,
+        fork=forked.fork,
     )
     stop.before_exit(done.stop)
     where, setting = (

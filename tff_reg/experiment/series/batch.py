@@ -101,6 +101,7 @@ class Batch:
         jobs: int = 1,
         verbosity: Optional[int] = None,
         executor: Any = None,
+        fork: Any = None,
         say: Callable[..., None] = print,
     ):
         """Starts nothing."""
@@ -112,7 +113,7 @@ class Batch:
         self._verbosity = verbosity
         self._is_watched = is_seen and jobs == 1 and executor is None
         self._executor = executor or jobs_lib.ChildProcesses(
-            is_watched=self._is_watched, jobs=jobs
+            is_watched=self._is_watched, jobs=jobs, fork=fork
         )
         self._say = say
         self._is_in_line = False

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from tff_reg.runtime import devices
 from tff_reg.settings import Setting
@@ -94,8 +94,9 @@ class Interrupted(Exception):
 class ChildProcesses:
     """Executor of commands in child processes, which end with this process."""
 
-    def __init__(self, *, is_watched: bool, jobs: int = 1):
-        """Starts nothing."""
+    def __init__(self, *, is_watched: bool, jobs: int = 1, fork: Any = None):
+        """Starts nothing; `fork` starts a command in a fork, or returns None."""
+        self._fork = fork
         self._is_watched = is_watched
         self._jobs = jobs
         self._free = list(range(jobs))
@@ -105,17 +106,12 @@ class ChildProcesses:
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
         """Runs a command to its end; the calling thread must live as long."""
-        with tempfile.TemporaryFile() as errors:
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
+        with tempfile.NamedTemporaryFile() as errors:
             with self._lock:
                 if self._is_stopped:
                     raise Interrupted(signal.SIGINT)
                 place = self._free.pop()
-                process = start(
-                    command,
-                    env=self._environment(place),
-                    **({} if self._is_watched else quiet),
-                )
+                process = self._start(command, self._environment(place), errors)
                 self._processes.append(process)
             status = process.wait()
             with self._lock:
@@ -130,9 +126,16 @@ class ChildProcesses:
             raise Interrupted(INTERRUPTED[status])
         return status, said
 
-    def _environment(self, place: int) -> Optional[dict[str, str]]:
+    def _start(self, command: Sequence[str], environment: Any, errors: Any) -> Any:
+        path = None if self._is_watched else errors.name
+        if forked := self._fork and self._fork(command, environment, path):
+            return forked
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
+        return start(command, env=environment, **({} if self._is_watched else quiet))
+
+    def _environment(self, place: int) -> dict[str, str]:
         if self._jobs == 1:
-            return None
+            return dict(os.environ)
         environment = {**os.environ, **threads()}
         if gpus := _gpus():
             own = gpus[place :: self._jobs] or [gpus[place % len(gpus)]]

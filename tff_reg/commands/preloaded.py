@@ -1,0 +1,17 @@
+"""What a run imports, for the process whose forks are runs; starts no TensorFlow."""
+
+import contextlib
+import importlib
+import warnings
+
+from tff_reg.lazy import mpl_agg, mpl_figure, tff
+
+# What fails here fails again in a run, which reports it.
+with contextlib.suppress(BaseException):
+    for _name in ("run", "analyze"):
+        importlib.import_module(f"tff_reg.commands.{_name}")
+    for _name in ("data", "experiment", "methods", "models", "runtime", "training"):
+        importlib.import_module(f"tff_reg.{_name}.public")
+    _ = tff.__version__, mpl_agg.FigureCanvasAgg, mpl_figure.Figure
+# Python warns of forks beside threads: these are idle, and no fork waits for them.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")
