@@ -306,7 +306,7 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
     if y.ndim == 2 and y.shape[1] == 1:  # As Keras's own data sets have them.
         y = y[:, 0]
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        if y.dtype.kind == "f" and y.ndim == 1 and np.array_equal(y, y.astype(int)):
+        if y.dtype.kind in "fb" and y.ndim == 1 and np.array_equal(y, y.astype(int)):
             y = y.astype(np.int32)
         else:
             raise ValueError(

@@ -92,5 +92,8 @@ def test_a_model_of_one_block_is_refused_with_a_sentence():
     model = models.from_keras_blocks(
         [[tf.keras.layers.Flatten()], [tf.keras.layers.Dense(3)]], input_shape=(4, 4, 1)
     )
+    with pytest.raises(ValueError, match="cannot be narrowed"):
+        methods.FedAlign().check_network(model)
+    model.supports_width = True
     with pytest.raises(ValueError, match="at least two blocks before"):
         methods.FedAlign().check_network(model)

@@ -46,6 +46,14 @@ def _message_of(error, build):
         ({"client_memry": {}}, "'client_memry', .*did you mean 'client_memory'?"),
         ({"term": lambda self: 0.0}, r"term must take \(self, step\)"),
         ({"exclusive": ("DRFT",)}, "constants of tff_reg.methods: DRIFT, SERVER"),
+        (
+            {"taus": [1.0], "__annotations__": {"taus": "list"}},
+            "taus is a setting, .* cannot be a list: give a tuple",
+        ),
+        (
+            {"client_memory": {}, "__annotations__": {"client_memory": dict}},
+            "client_memory is a setting, .*: give it no type",
+        ),
         ({"needs": ("NETWORK",)}, "ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS"),
     ],
 )
@@ -56,6 +64,8 @@ def test_unknown_attributes_are_refused_when_the_class_is_made(body, words):
 
 
 # When a process is built.
+
+_NAN = float("nan")
 
 
 def _kernel_only(self, local, gradient):
@@ -246,6 +256,14 @@ _S = {"s": methods.zeros}
             },
             "^mine.term .*'share' is reported",
         ),
+        (
+            {"correct": lambda self, local, g: [local.state[0] * x for x in g]},
+            "^mine.correct .*what begin returns, and mine has no begin",
+        ),
+        (
+            {"correct": lambda self, local, g: [_NAN * x for x in g]},
+            "^mine.correct .*numbers that are not finite",
+        ),
         # A hook is a function of its arguments.
         (
             {"correct": lambda self, _, g: [np.random.normal() * x for x in g]},
@@ -345,8 +363,6 @@ def test_two_methods_with_memories_of_one_name_have_their_own():
 
 
 # While it trains.
-
-_NAN = float("nan")
 
 
 def _nan():

@@ -118,9 +118,18 @@ def _check_does_something(where: str, cls: type, base: type, hooks: list[str]) -
 
 
 def _check_field(where: str, cls: type, name: str, value: Any) -> None:
-    """Refuses a new value of an inherited setting without a type: it has no effect."""
+    """Refuses values that count for nothing, or that `dataclass` would refuse."""
     fields = getattr(cls, "__dataclass_fields__", {})  # Still the parents' fields.
-    if name in fields and name not in cls.__dict__.get("__annotations__", {}):
+    annotation = cls.__dict__.get("__annotations__", {}).get(name)
+    is_field = annotation is not None and "ClassVar" not in str(annotation)
+    kind = value.__class__.__name__
+    if is_field and kind in ("dict", "list", "set"):
+        better = "a tuple as its value" if kind == "list" else "it no type"
+        raise ContractError(
+            f"{where}: {name} is a setting, whose value cannot be a {kind}:"
+            f" give {better}."
+        )
+    if name in fields and annotation is None:
         raise ContractError(
             f"{where}: {name} = {value!r} would not count, as {name} is a setting of"
             f" the class that it extends: write `{name}: {fields[name].type} = ...`."
@@ -168,7 +177,9 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """
     drawn = _drawn()
     try:
-        with tf.variable_creator_scope(_no_variable):
+        # The scope is in the names of operations, which TensorFlow's errors show.
+        scope = tf.name_scope(f"{method.name}.{hook}".split()[0].lstrip("_"))
+        with tf.variable_creator_scope(_no_variable), scope:
             result = function(*arguments)
         if drawn != _drawn():
             raise NeedError(

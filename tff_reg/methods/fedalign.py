@@ -90,11 +90,11 @@ class FedAlign(method.Method):
     )
 
     def check_network(self, network: method.BlockModel) -> None:
+        network.check_supports(self._sub_pass())
         if len(network.blocks) < 3:
             raise ValueError(
                 "fedalign: the model needs at least two blocks before its classifier."
             )
-        network.check_supports(self._sub_pass())
 
     def _sub_pass(self):
         return forward.ForwardPass(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
@@ -33,9 +34,22 @@ class ClientError(RuntimeError):
         self.client_id = client_id
 
 
+# TensorFlow's words, and the name scope of a method's hook that `contract.run` opens.
+_WRONG_LABEL = re.compile(r"label value of (-?\d+) which is outside .* \[0, (\d+)\)")
+_HOOK = re.compile(r"([\w-]+\.(?:term|change_\w+|correct\w*|keep|begin|start|finish))/")
+
+
 def reason(error: BaseException) -> str:
-    """Returns the type and message of an error."""
-    return f"{type(error).__name__}: {error}"
+    """Returns the type and message of an error, and the method's hook that failed."""
+    text = str(error)
+    if label := _WRONG_LABEL.search(text):
+        return (
+            f"a label is {label[1]}, and the model has {label[2]} outputs: number the"
+            " classes from 0, and give the model one output for each."
+        )
+    hooks = _HOOK.findall(text)
+    whose = f"{hooks[-1]}: " if hooks else ""
+    return f"{whose}{type(error).__name__}: {text}"
 
 
 class Program:

@@ -17,6 +17,7 @@ from tff_reg.training import needs as needs_lib
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
 _AT_END = ("step_size", "taken", "scaled_gradient_sum", "weight")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
+_OF_GRADIENTS = ("gradient", "correct", "correct_clipped")
 # Tolerances between the numbers of two calls of a hook.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
@@ -65,6 +66,9 @@ class TrialHooks(Hooks):
             self._take_back(method, hook, before)
         first, second = results
         self.check_same(method, hook, first, second)
+        is_finite = all(np.isfinite(each).all() for each in _arrays(second))
+        if hook in _OF_GRADIENTS and not is_finite:
+            raise contract.refuse(method, hook, "it gives numbers that are not finite.")
         if hook == "finish" and isinstance(second, method_lib.Finished):
             self.returned.update((method.name, name) for name in second.memory)
         return second
@@ -124,6 +128,10 @@ class TrialHooks(Hooks):
     def _check(self, method: method_lib.Method, value: Any, name: str) -> None:
         """Checks that the process provides an attribute that a hook reads."""
         is_step = isinstance(value, method_lib.Step)
+        if name == "state" and not method_lib.overrides(method, "begin"):
+            raise contract.NeedError(
+                f"local.state is what begin returns, and {method.name} has no begin."
+            )
         if name in _AT_END and not value.has_ended:
             raise contract.NeedError(
                 f"local.{name} is known only at the end of training: read it in finish."

@@ -202,7 +202,7 @@ class LocalRound:
                 gradients, self._training.max_gradient_norm
             )
         kept = collections.OrderedDict(
-            (name, self._keep(method, locals_[name], gradients))
+            (name, self._keep(method, locals_[name], progress.kept[name], gradients))
             for name, method in self._by_name.items()
         )
         gradients = self._corrected("correct_clipped", locals_, gradients)
@@ -228,12 +228,14 @@ class LocalRound:
                 )
         return gradients
 
-    def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
+    def _keep(
+        self, method: method_lib.Method, local: Any, state: Any, gradients: Any
+    ) -> Any:
         if not method_lib.overrides(method, "keep"):
-            return local.state
+            return state
         # The hook may change the list, and may return variables: both are copied.
         kept = self._hooks.call(method, "keep", local, list(gradients))
-        kept = contract.check_structure(method, "keep", "the state", kept, local.state)
+        kept = contract.check_structure(method, "keep", "the state", kept, state)
         return _tensors(kept)
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:

@@ -205,6 +205,8 @@ class ProcessSettings(PopulationSettings):
         # The projector belongs to the model, not to the process.
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
+        if changes.get("client_momentum") == 0:
+            own["client_nesterov"] = False  # As a run's settings.
         return cls(**{**own, **changes})
 
 
