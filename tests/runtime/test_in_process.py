@@ -335,3 +335,21 @@ def test_computations_that_are_not_tensorflows_are_refused(in_process):
 
     with pytest.raises(NotImplementedError, match="of kind 'xla'"):
         double(1.0)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            "Received a label value of 3 which is outside the valid range of [0, 3).",
+            "a label is 3, and the model has 3 outputs: number the classes from 0",
+        ),
+        (
+            "Detected at node away.gradient/mine.term/GatherV2 defined at ...",
+            "mine.term: RuntimeError: Detected at",
+        ),
+        ("Detected at node away.gradient/MatMul", "RuntimeError: Detected at"),
+    ],
+)
+def test_an_error_in_a_clients_graph_names_the_hook(text, words):
+    assert visits.reason(RuntimeError(text)).startswith(words)
