@@ -24,8 +24,9 @@ from tests.experiment.own_runs import (
     run_own,
 )
 from tff_reg import data, experiment, lazy, tasks
+from tff_reg.experiment import start
 from tff_reg.experiment.report import trained
-from tff_reg.experiment.rounds import progress, runs
+from tff_reg.experiment.rounds import progress, remarks, runs
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,51 @@ def test_settings_that_are_not_given_are_the_tasks_for_every_method(own):
     # FedProx's paper clips nothing.
     assert "max_gradient_norm=10.0" in " ".join(own.lines)
     assert own.result.summary["settings_from"] == "the task own_data"
+
+
+_EVEN = {"client_data": (X, 2 * Y), "test_data": (TEST[0], 2 * TEST[1])}
+
+
+def _compiled():
+    model = keras_model()
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({}, "the model takes the examples as they are, numbers up to 255"),
+        (
+            {**_EVEN, "model": keras_model(5)},
+            "2 of 5 classes, such as 1, have no",
+        ),
+        ({"test_data": (X[:9], Y[:9])}, "9 of 9 test examples are training examples,"),
+        (
+            {
+                "client_data": (X / 255.0, Y),
+                "test_data": (TEST[0] * 1.0, TEST[1]),
+            },
+            "the deviation 0.297, test examples 123 ",
+        ),
+        (
+            {
+                "client_data": {"a": (X[:60], Y[:60]), "b": (X[50:], Y[50:])},
+                **dict.fromkeys(("partition", "concentration", "num_clients")),
+            },
+            "10 examples are with more than one client",
+        ),
+        ({"model": _compiled()}, "the model's optimizer (Adam) is not used"),
+    ],
+)
+def test_data_and_models_that_are_suspicious_are_told(changes, words):
+    given = {**SMALL, "client_data": TRAIN, "test_data": TEST, "model": keras_model()}
+    config, tasks_ = start.Arguments(**{**given, **changes}).to_config()
+    resolved = config.resolved(tasks_)
+    said = [*remarks.of(resolved, runs.build_task(resolved, tasks_))]
+    assert any(words in line for line in said), said
+    # One line for each, and none of what is not so.
+    assert len(said) <= 2
 
 
 def test_clients_that_never_train_are_told():

@@ -22,6 +22,7 @@ from tff_reg.experiment.rounds import (
     directory as directory_lib,
     evaluation as evaluation_lib,
     progress as progress_lib,
+    remarks,
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
@@ -190,7 +191,7 @@ class CheckedRun:
             sample_fn=name_of(of_training.get("sample_fn")),
         )
         settings = {**self.values, **_records(config, task)}
-        for line in [*header, *_remarks(config, task.client_data, y_test)]:
+        for line in [*header, *remarks.of(config, task)]:
             progress.say(line)
         aggregator = training.aggregators.build_model_aggregator(
             **config.aggregation(), clients_per_round=config.clients_per_round
@@ -279,26 +280,6 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
 def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
     """Loads the client data of a task on another machine."""
     return build(**settings).client_data
-
-
-def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]:
-    """Yields warnings of clients that never train, and of classes without a client."""
-    sizes = clients.client_sizes
-    idle = sum(size < config.batch_size for size in sizes)
-    if config.drop_remainder and idle:
-        yield (
-            f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
-            f" batch_size={config.batch_size}, and drop_remainder leaves these out"
-        )
-    known = getattr(clients, "classes", None)
-    # A part of the data may lack a class.
-    if known is None or config.scale is not None:
-        return
-    if strange := int((~np.isin(y_test, known)).sum()):
-        yield (
-            f"{strange} of {len(y_test)} test examples are of classes that no client"
-            " has: check how the labels are numbered"
-        )
 
 
 def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Remarks on a run's data and model that a header ends with: legal, but suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tff_reg.experiment.config import task_settings
+from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.lazy import np
+
+# Examples whose values are looked at for their scale.
+_SOME = 2000
+# Test examples have another scale if their deviation is so many times another.
+_TIMES = 3
+_SCALING_LAYERS = ("Rescaling", "Normalization", "BatchNormalization")
+
+
+def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
+    """Yields the remarks, one line each."""
+    clients, (x_test, y_test) = task.client_data, task.test_arrays()
+    sizes = clients.client_sizes
+    idle = sum(size < config.batch_size for size in sizes)
+    if config.drop_remainder and idle:
+        yield (
+            f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
+            f" batch_size={config.batch_size}, and drop_remainder leaves these out"
+        )
+    if config.model is None:
+        yield from _of_model(config, task.model_fn.plan.model, x_test)
+    known = getattr(clients, "classes", None)
+    # A part of the data may lack a class.
+    if known is None or config.scale is not None:
+        return
+    if strange := int((~np.isin(y_test, known)).sum()):
+        yield (
+            f"{strange} of {len(y_test)} test examples are of classes that no client"
+            " has: check how the labels are numbered"
+        )
+    if config.task == task_settings.OWN_DATA:
+        empty = np.setdiff1d(np.arange(len(task.class_names)), [*known, *y_test])
+        if empty.size:
+            yield (
+                f"{empty.size} of {len(task.class_names)} classes, such as {empty[0]},"
+                " have no example: number the classes from 0 without gaps"
+            )
+        yield from _of_examples(clients, x_test)
+
+
+def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
+    if optimizer := getattr(model, "optimizer", None):
+        yield (
+            f"the model's optimizer ({type(optimizer).__name__}) is not used: clients"
+            f" train by SGD with learning rate {config.client_learning_rate:g}"
+        )
+    kinds = {type(layer).__name__ for layer in model.layers}
+    is_own = config.task == task_settings.OWN_DATA
+    if is_own and x.dtype == np.uint8 and not kinds & {*_SCALING_LAYERS}:
+        yield (
+            f"the model takes the examples as they are, numbers up to {x.max()}: give"
+            " it a Rescaling layer, or the examples divided by 255"
+        )
+
+
+def _of_examples(clients: Any, x_test: Any) -> Iterator[str]:
+    """Yields remarks on scales, and on examples that are there more than once."""
+    first: dict[int, str] = {}
+    shared, some, count = 0, [], 0
+    for name in clients.client_ids:
+        x = clients.client_examples(name)["x"]
+        hashes = {hash(each.tobytes()) for each in x}
+        shared += sum(first.setdefault(each, name) != name for each in hashes)
+        if count < _SOME:
+            some.append(x[: _SOME - count])
+            count += len(x)
+    if shared:
+        yield f"{shared} examples are with more than one client"
+    tested = sum(hash(each.tobytes()) in first for each in x_test)
+    if tested:
+        yield f"{tested} of {len(x_test)} test examples are training examples, too"
+    parts = [np.concatenate(some), x_test[:: max(1, len(x_test) // _SOME)]]
+    (mean, spread), (other, of_test) = (
+        (float(each.mean(dtype=np.float64)), float(each.std(dtype=np.float64)))
+        for each in parts
+    )
+    is_like = spread / _TIMES <= of_test <= spread * _TIMES
+    if not is_like or abs(other - mean) > _TIMES * spread:
+        yield (
+            f"training examples have the mean {mean:.3g} and the deviation"
+            f" {spread:.3g}, test examples {other:.3g} and {of_test:.3g}: bring both to"
+            " one scale"
+        )
