@@ -17,6 +17,10 @@ def test_settings_are_the_papers_else_the_defaults():
     assert found.learning_rate_schedule == "constant"
     assert found.client_weighting == "num_examples"
     assert training.ProcessSettings.of("fedprox").max_gradient_norm is None
+    # Nesterov's form is the paper's, and has no meaning without momentum.
+    assert found.client_nesterov
+    plain = training.ProcessSettings.of("fedalign", client_momentum=0.0)
+    assert not plain.client_nesterov
 
 
 @pytest.mark.parametrize(
