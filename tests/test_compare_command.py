@@ -1,5 +1,6 @@
 """`bin/compare` as a user meets it: runs, table, signals, exit codes."""
 
+import functools
 import json
 import os
 import pathlib
@@ -333,6 +334,16 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     )
     line = commands.refusal(refused)
     assert "averages_all_clients" in line and not list((tmp_path / "f").glob("*"))
+
+
+@pytest.mark.slow  # A start of TensorFlow.
+def test_a_killed_comparison_takes_its_runs_along(tmp_path):
+    folder = tmp_path / "d"
+    environment, process = start([*FOUR_RUNS, "--jobs=2", f"--output_dir={folder}"])
+    begun = functools.partial(folder.glob, "*-seed0/*")
+    assert commands.stop_when(lambda: list(begun()), process, signal.SIGKILL) == -9
+    wait_for_the_end_of(environment)
+    assert not commands.processes_with(environment)
 
 
 @pytest.mark.slow

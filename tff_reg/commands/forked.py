@@ -5,13 +5,12 @@ The server is multiprocessing's; its forks start in a tenth of the time of a pro
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
 import signal
 import subprocess
-import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, Optional
 
@@ -67,11 +66,18 @@ class Fork:
         self._process.kill()
 
 
+def _end_with_the_parent() -> None:
+    """Ends this process after its series was killed; it would hold its directory."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _carry_out(
     arguments: Sequence[str], environment: Mapping[str, str], errors: Optional[str]
 ) -> NoReturn:
-    if sys.platform == "linux":  # Ends with the server, which ends with its parent.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     if errors is not None:
