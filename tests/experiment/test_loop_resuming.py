@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.experiment import finished
 from tests.experiment.finished import Notes, results
 from tests.experiment.stopping import StopHere, StopsAfter
-from tff_reg.experiment.rounds import training
+from tff_reg.experiment.rounds import loop
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -140,7 +140,7 @@ def test_code_that_goes_on_with_a_run_is_recorded_and_says_so(
     run, tmp_path, monkeypatch
 ):
     def made_by(code):
-        monkeypatch.setattr(training.identity, "code", lambda config: {"tff_reg": code})
+        monkeypatch.setattr(loop.identity, "code", lambda config: {"tff_reg": code})
 
     def run_on(total_rounds):
         notes = Notes()

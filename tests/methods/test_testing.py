@@ -63,7 +63,7 @@ class _Exploding(methods.Method):
     name = "exploding"
 
     def correct(self, local, gradient):
-        """Divides by the distance from the start, which a client's first step has not."""
+        """Divides by the distance from the start, 0 in a client's first step."""
         found = zip(gradient, local.weights, local.start, strict=True)
         return [g / tf.reduce_sum(abs(w - s)) for g, w, s in found]
 

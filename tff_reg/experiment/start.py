@@ -18,8 +18,9 @@ from tff_reg.experiment.rounds import (
     training,
 )
 from tff_reg.experiment.rounds.callbacks import Callback
+from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.rounds.training import RunResult, with_arguments_of
+from tff_reg.experiment.rounds.training import with_arguments_of
 from tff_reg.settings import SettingError, settings_of
 
 keras_copies = lazy.module("tff_reg.models.keras_copies")

@@ -18,8 +18,8 @@ from tff_reg.experiment.rounds import (
     progress as progress_lib,
     training,
 )
+from tff_reg.experiment.rounds.loop import TrainingError, name_of
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.rounds.training import TrainingError
 from tff_reg.experiment.series import batch, plan as series, tuning
 from tff_reg.settings import SettingError
 
@@ -170,7 +170,7 @@ def compare(arguments: Arguments) -> Comparison:
             planned = tuner.plan(tuned, tasks)
             if not planned:
                 raise TrainingError("No setting of the grid ended finite.")
-        sample_fn = training.name_of(arguments.sample_fn)
+        sample_fn = name_of(arguments.sample_fn)
         configs = {
             run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
             for run in planned

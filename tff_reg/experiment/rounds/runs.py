@@ -26,7 +26,9 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.experiment.rounds.training import RunResult, Training, name_of
+from tff_reg.experiment.rounds.loop import name_of
+from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
 

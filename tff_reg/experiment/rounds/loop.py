@@ -1,0 +1,378 @@
+"""The rounds of a training, one after the other: `Rounds`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Optional
+
+from tff_reg import curves, data, lazy
+from tff_reg.data import digests, sampling
+from tff_reg.experiment.config import identity
+from tff_reg.experiment.rounds import (
+    callbacks as callbacks_lib,
+    directory as directory_lib,
+    metrics,
+    process_state,
+    progress as progress_lib,
+    summary as summary_lib,
+)
+from tff_reg.experiment.rounds.callbacks import Callback, Row
+from tff_reg.experiment.rounds.result import RunResult
+
+if TYPE_CHECKING:
+    from tff_reg.experiment.rounds.training import Training
+
+trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
+
+# Parts of a checkpoint, beside those of the process and of callbacks.
+_METRICS = "metrics.csv"
+# Why a callback ended the run after the checkpoint's round.
+_STOPPED = "stopped_early.json"
+
+
+class TrainingError(RuntimeError):
+    """Raised when a round fails; says which, with the error of the process."""
+
+
+def name_of(function: Any) -> Optional[str]:
+    """Returns the name of a function given from Python, for `config.json`."""
+    return function and getattr(function, "__name__", type(function).__name__)
+
+
+class Rounds:
+    """The rounds of a training; in a `with` statement, which releases the directory."""
+
+    def __init__(self, training: Training):
+        """Reads the config in `output_dir`; writes nothing."""
+        self._training = training
+        own = {
+            **training.numbers(),
+            "seed": training.seed,
+            "client_sampling": training.client_sampling,
+            "keep_best": training.keep_best,
+            # Recorded even if None: a run that began without is not resumed with one.
+            "sample_fn": name_of(training.sample_fn),
+            "client_dataset_fn": name_of(training.client_dataset_fn),
+            "metrics": list(getattr(training.evaluate, "metrics", ())),
+        }
+        for name, argument in digests.FUNCTIONS.items():
+            function = getattr(training, argument)
+            function = getattr(function, "functions", function)
+            own[name] = function and digests.of_function(function)
+        self._settings = _as_json({**training.settings, **own})
+        directory = training.output_dir
+        if directory is not None and not isinstance(
+            directory, directory_lib.RunDirectory
+        ):
+            directory = directory_lib.RunDirectory(directory)
+        self._directory = directory
+        self._progress = training.progress or progress_lib.for_this_output(
+            training.total_rounds
+        )
+        self._progress.tested = metrics.tested(self._settings)
+        self._callbacks: list[Callback] = [
+            *([callbacks_lib.BestWeights()] if training.keep_best else []),
+            callbacks_lib.TensorBoard(),
+            *training.callbacks,
+        ]
+        self._client_ids = list(training.client_data.client_ids)
+        self._state: Any = None
+        self._run = callbacks_lib.Run(
+            total_rounds=training.total_rounds,
+            rounds_per_evaluation=training.rounds_per_evaluation,
+            settings=self._settings,
+            directory=directory,
+            say=self._progress.say,
+            weight_names=training.weight_names,
+            get_weights=lambda: self._state.weights(),
+            table=metrics.MetricsTable(),
+        )
+        self._rounds_saved = 0
+        self._not_finite_reported = False
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        if self._directory is not None:
+            self._directory.close()
+
+    @property
+    def are_done(self) -> bool:
+        """Whether no round is left, or a callback has ended the run."""
+        return self._run.is_done
+
+    def begin(self) -> list[Row]:
+        """Takes the directory; returns the rows of the rounds of earlier processes."""
+        directory, run = self._directory, self._run
+        self._state = process_state.ProcessState(
+            self._training.process, directory and directory.client_states
+        )
+        if directory is not None:
+            self._take(directory)
+            self._restore(directory)
+            if not self.are_done:
+                directory.add_code(identity.code(self._settings))
+        for callback in self._callbacks:
+            callback.on_start(run)
+        self._progress.start(run.rounds_done)
+        return run.rows
+
+    def _take(self, directory: directory_lib.RunDirectory) -> None:
+        """Checks that the run there, if any, is this one, and takes the directory."""
+        parts: dict[str, str] = {}
+        for each in (self._training.client_data, self._training.evaluate):
+            parts.update(getattr(each, "digests", {}))
+        self._settings.update(digests.recorded(parts))
+        if not self._training.overwrite:
+            directory.check(self._settings)
+        config = {**self._settings, **identity.machine()}
+        directory.begin(_as_json(config), overwrite=self._training.overwrite)
+
+    def _restore(self, directory: directory_lib.RunDirectory) -> None:
+        """Starts from the newest whole checkpoint, or from the beginning."""
+        run = self._run
+        run.checkpoint = directory.checkpoints.latest(run.say, self._state.verify)
+        if run.checkpoint is not None:
+            self._state.restore(run.checkpoint)
+            text = run.checkpoint.part(_METRICS).read_text("utf-8")
+            run.table = metrics.MetricsTable.parse(text)
+            run.rounds_done = self._rounds_saved = run.checkpoint.round_num
+            stopped = run.kept(_STOPPED)
+            if stopped is not None:
+                stopped = json.loads(stopped)
+                # A request for more rounds continues the run.
+                if run.total_rounds <= stopped["total_rounds"]:
+                    run.stopped_early = stopped
+            run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
+            if changed := identity.other_code(directory.config or {}):
+                run.say(changed)
+            if not self.are_done:
+                # Drops the evaluation of a round that was evaluated only as the last.
+                run.table.keep_evaluations(run.rounds_per_evaluation)
+        # Work of the last process beyond its checkpoint is deleted and done again.
+        self._state.delete_unnamed(directory.checkpoints.all())
+        directory.delete_results(and_analyses=not self.are_done)
+        directory.write_metrics(run.table)
+
+    def do_one(self) -> Row:
+        """Trains, evaluates, records and saves a round; returns its row."""
+        run = self._run
+        began = time.monotonic()
+        cohort = self._cohort(run.rounds_done + 1)
+        found = self._train(cohort, run.rounds_done + 1)
+        row = self._row(found, time.monotonic() - began)
+        run.rounds_done += 1
+        if run.is_due(run.rounds_per_evaluation):
+            row.update(self._evaluate())
+        run.table.append(row)
+        reasons = [each.on_round(run, run.table.row(-1)) for each in self._callbacks]
+        if reason := next(filter(None, reasons), None):
+            self._stop(reason, row)
+        if self._directory is not None:
+            self._directory.write_metrics(run.table)
+            if run.is_due(self._training.rounds_per_checkpoint) or run.stopped_early:
+                self._save()
+        self._progress.after_round(run.rounds_done, row)
+        self._report(row, len(cohort))
+        return run.table.row(run.rounds_done - 1)
+
+    def _cohort(self, round_num: int) -> list[str]:
+        training, ids = self._training, self._client_ids
+        if training.sample_fn is not None:
+            return sampling.sample_by(training.sample_fn, ids, round_num=round_num)
+        drawn = {"seed": training.seed, "round_num": round_num}
+        if training.client_sampling == "independent":
+            share = training.clients_per_round / len(ids)
+            return data.sample_clients_bernoulli(ids, share, **drawn)
+        return data.sample_clients(ids, training.clients_per_round, **drawn)
+
+    def _train(self, cohort: list[str], round_num: int) -> dict[str, Any]:
+        """Trains a round; returns the metrics of the process by their columns."""
+        training = self._training
+        dataset_fn = (
+            training.client_dataset_fn or training.client_data.whole_client_dataset
+        )
+        datasets = [
+            dataset_fn(name, data.client_key(training.seed, round_num, name))
+            for name in cohort
+        ]
+        try:
+            found = self._state.train(cohort, datasets, round_num)
+        except Exception as error:
+            raise TrainingError(
+                f"Round {round_num} failed: {type(error).__name__}: {error}"
+            ) from error
+        return metrics.round_metrics(found)
+
+    def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Returns the row of a round, with the columns that later rounds fill."""
+        evaluate = self._training.evaluate
+        if found.get(metrics.NUM_EXAMPLES) == 0:
+            # There is no mean, though the sums say 0: NaN if clients were rejected, an
+            # empty cell if nobody trained.
+            nothing = math.nan if metrics.rejected_clients(found) else None
+            of_methods = [
+                name
+                for name in found
+                if name.startswith("training/") and name.count("/") == 2
+                if not name.endswith(metrics.NOT_FINITE)
+            ]
+            names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
+            found.update(dict.fromkeys(names, nothing))
+        # The first row fixes the columns, also those that only later rounds fill.
+        names = ["loss", "accuracy", *getattr(evaluate, "metrics", ())]
+        to_fill = [f"evaluation/{name}" for name in names[2:]]
+        if evaluate is not None and self._state.has_all_clients_weights:
+            to_fill += [f"evaluation_all_clients/{name}" for name in names]
+        return {
+            metrics.ROUND: self._run.rounds_done + 1,
+            metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
+            metrics.TRAINING_ACCURACY: found.pop(metrics.TRAINING_ACCURACY, None),
+            metrics.SECONDS: round(seconds, 3),
+            **dict.fromkeys(to_fill),
+            **found,
+        }
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluates the server's model, and the mean of all clients' if any."""
+        evaluate = self._training.evaluate
+        if evaluate is None:
+            return {}
+        try:
+            results = evaluate(self._state.weights())
+            row = {f"evaluation/{name}": value for name, value in results.items()}
+            if self._state.has_all_clients_weights:
+                results = evaluate(self._state.all_clients_weights())
+                for name, value in results.items():
+                    row[f"evaluation_all_clients/{name}"] = value
+            return row
+        except Exception as error:
+            raise TrainingError(
+                f"The evaluation after round {self._run.rounds_done} failed:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+
+    def _stop(self, reason: str, row: dict[str, Any]) -> None:
+        """Ends the run after the last round, which is then evaluated in any case."""
+        run = self._run
+        run.stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
+        if run.is_due(run.rounds_per_evaluation):
+            return
+        found = self._evaluate()
+        row.update(found)
+        run.table.replace_last(row)
+        for callback in self._callbacks:
+            if isinstance(callback, callbacks_lib.OF_EVALUATIONS):
+                callback.on_round(run, {metrics.ROUND: run.rounds_done, **found})
+
+    def show(self, row: Row) -> None:
+        """Gives a row to `on_round`; if that raises, the rounds done are saved."""
+        if self._training.on_round is None:
+            return
+        try:
+            self._training.on_round(row)
+        except BaseException:
+            self._save()
+            raise
+
+    def _save(self) -> None:
+        """Commits a checkpoint, if there is none of this round."""
+        run = self._run
+        if self._directory is None or self._rounds_saved == run.rounds_done:
+            return
+        contents = {_METRICS: run.table.text().encode("utf-8")}
+        if run.stopped_early:
+            contents[_STOPPED] = json.dumps(run.stopped_early).encode()
+        parts = self._state.parts()
+        for callback in self._callbacks:
+            kept = callback.keep()
+            if taken := kept.keys() & {*parts, *contents}:
+                raise ValueError(
+                    f"{type(callback).__name__}.keep returns {min(taken)!r}, a name"
+                    " that the checkpoint has already: take another one."
+                )
+            contents.update(kept)
+        for name, content in contents.items():
+            parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
+        self._directory.checkpoints.save(run.rounds_done, parts)
+        self._rounds_saved = run.rounds_done
+        self._state.delete_unnamed(self._directory.checkpoints.all())
+
+    def _report(self, row: Mapping[str, Any], cohort_size: int) -> None:
+        run, say = self._run, self._progress.say
+        round_num = run.rounds_done
+        rejected = metrics.rejected_clients(row)
+        if rejected:
+            say(
+                f"Round {round_num}: the updates of {rejected} of {cohort_size} clients"
+                " were not finite and were left out."
+            )
+        for name in metrics.methods_not_finite(row):
+            say(
+                f"Round {round_num}: {name} made numbers that are not finite. Clients"
+                " with such a term, memory or upload were left out; such a memory or"
+                " model of the server was discarded."
+            )
+        if run.stopped_early:
+            why = run.stopped_early["reason"]
+            say(f"The run ends after round {round_num}: {why}.")
+        loss = row[metrics.TRAINING_LOSS]
+        if loss is None or math.isfinite(loss) or self._not_finite_reported:
+            return
+        self._not_finite_reported = True
+        say(
+            f"Round {round_num}: the training loss is {float(loss)}. A smaller client"
+            " learning rate, or clipping of gradients, may help."
+        )
+
+    def finish(self) -> RunResult:
+        """Writes the results; `summary.json` last."""
+        run = self._run
+        weights = self._state.weights()
+        all_clients_weights = self._state.all_clients_weights()
+        summary = summary_lib.summarize(run.table, self._settings)
+        if run.stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = run.stopped_early
+        if self._directory is not None:
+            run.write_weights(directory_lib.WEIGHTS, weights)
+            if all_clients_weights is not None:
+                name = directory_lib.ALL_CLIENTS_WEIGHTS
+                run.write_weights(name, all_clients_weights)
+        drawn = callbacks_lib.accuracy_curves(run.table, self._settings)
+        if self._directory is not None and drawn:
+            picture = self._directory.path / directory_lib.PICTURE
+            curves.write_curves(picture, drawn)
+        for callback in self._callbacks:
+            callback.on_end(run)
+        if self._directory is not None:
+            self._directory.write_summary(summary)
+        evaluate = self._training.evaluate
+        build_model = functools.partial(
+            trained_model.of_process,
+            self._training.process,
+            weights,
+            getattr(evaluate, "preprocess_fn", None),
+            getattr(evaluate, "examples_spec", None),
+        )
+        state = self._state.server
+        return RunResult(
+            state,
+            weights,
+            all_clients_weights,
+            run.rows,
+            summary,
+            build_model,
+            drawn,
+        )
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as they are read back from a JSON file."""
+    return json.loads(json.dumps(dict(values)))
