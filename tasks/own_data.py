@@ -165,14 +165,16 @@ class OwnData:
         self.client_ids = [str(name) for name in client_data]
 
     def _read_test(self, test_data: Any, given: Mapping[str, Any]) -> Any:
+        # A grid holds out examples for its own runs only.
+        share = None if given.get("grid") else given.get("validation_share")
         if test_data is None:
-            if given.get("validation_share") is None:
+            if share is None:
                 raise ValueError(
-                    "test_data is missing: give test_data=(x_test, y_test), or"
-                    " validation_share=0.1 to hold out training examples."
+                    "test_data is missing: give test_data=(x_test, y_test) or,"
+                    " without a grid, validation_share=0.1 to hold out training examples."
                 )
             return None
-        if given.get("validation_share"):
+        if share:
             raise ValueError(
                 "test_data and validation_share are both given; give one of them."
             )

@@ -128,6 +128,16 @@ def test_a_grid_is_tried_on_held_out_examples():
     assert row["setting"].startswith("client_learning_rate=")
     assert row["settings_tried"] == 2 and row["accuracy_mean"] is not None
     assert row["held_out_accuracy_mean"] >= row["held_out_accuracy_lowest"]
+    both = tff_reg.compare(  # A held-out share does not take the test data's place.
+        ["fedavg", "fedprox"],
+        **dict(given, max_gradient_norm=0.0, batch_size=8, validation_share=0.2),
+        grid={"fedprox_strength": [1e38]},
+    )
+    assert [*both.failed] == ["fedprox, seed 0"] and len(both.rows) == 1
+    assert "no results of fedprox, seed 0" in " ".join(str(both).split())
+    with pytest.raises(ValueError, match="test_data is missing"):
+        missing = dict(given, test_data=None, validation_share=0.2, grid=grid)
+        tff_reg.compare(["fedavg"], **missing)
     clients = {"a": (TRAIN[0][:50], TRAIN[1][:50]), "b": (TRAIN[0][50:], TRAIN[1][50:])}
     given.update(client_data=clients, num_clients=None, partition=None)
     with pytest.raises(ValueError, match="grid: client_data=.* no examples to hold"):

@@ -86,7 +86,7 @@ def read_flags(argv):
     return given
 
 
-def write(given, done, groups, measured, tuned=None, columns=(), weights=None):
+def write(given, done, groups, measured, tuned=None, columns=(), weights=None, lost=()):
     """Writes the files of finished runs; returns whether there are any."""
     groups = {name: paths for name, paths in groups.items() if paths}
     if not groups:
@@ -108,7 +108,7 @@ def write(given, done, groups, measured, tuned=None, columns=(), weights=None):
         columns=columns,
         weights=weights,
         tuned=tuned or {},
-        missing=done.missing,
+        missing=[*done.missing, *lost],
         title=given.title or "",
     )
     return True
@@ -194,20 +194,23 @@ def main(argv, stop, executor=None):
             where = files.make_directory(given.output_dir, "output_dir")
             sensitivity.write(tuner.rows(done.finished), tuner.names, where)
             planned = tuner.plan(tuned)
-            lost = sorted({run.config.process for run in first} - tuned.keys())
+            lost = tuner.lost(tuned)
             done = several.begin(given, planned, stop, executor)
         if planned:
             measured = planned[0].config  # A recipe may set rounds and targets.
             done.run(
-                lambda: write(given, done, by_process(planned, done), measured, tuned)
+                lambda: write(
+                    given, done, by_process(planned, done), measured, tuned, lost=lost
+                )
             )
             groups = by_process(planned, done)
-        has_table = write(given, done, groups or {}, measured, tuned, columns, weights)
+        has_table = write(
+            given, done, groups or {}, measured, tuned, columns, weights, lost
+        )
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()
         several.show(given.output_dir, (*comparison.FILES, *of_grid))
     total = len(planned) + (len(first) if tuner else 0)
     several.fail_for_failed([*failed, *done.failed], total, has_table, fail)
     if lost:
-        why = f"{', '.join(lost)}: no setting of the grid ended finite."
-        fail(why, exit_code=1)
+        fail(f"{'; '.join(lost)}: no setting of the grid ended finite.", exit_code=1)

@@ -104,7 +104,7 @@ class Arguments(RunConfig):
         else:
             model = None
         config = RunConfig(**values, strengths=self.strengths)
-        given = config.given()
+        given = {**config.given(), "grid": getattr(self, "grid", None)}
         if self.client_data is not None:
             own = lazy.tasks.own_data
             tasks = own.OwnData(self.client_data, self.test_data, model, given)

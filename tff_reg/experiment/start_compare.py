@@ -177,7 +177,9 @@ def compare(arguments: Arguments) -> Comparison:
         }
         chosen = tuner.names if tuner else ()
         say(*protocol.of(configs, chosen).lines(), "", sep="\n", flush=True)
-        failed = _carry_out(planned, of_seeds, tasks, say)
+        untuned = tuner.lost(tuned) if tuner else ()
+        failed = dict.fromkeys(untuned, "no setting of the grid ended finite.")
+        failed |= _carry_out(planned, of_seeds, tasks, say)
         groups: dict[str, list[str]] = {name: [] for name in configs}
         for run in planned:
             if run.name not in failed:

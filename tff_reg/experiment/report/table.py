@@ -364,7 +364,7 @@ def _with_best(
     is_best = [
         each is not None
         and each[0] is not None
-        and abs(each[0] - best) <= deviation_of_best
+        and abs(each[0] - best) <= deviation_of_best + 1e-9  # Equal but for rounding.
         for each in found
     ]
     return [

@@ -232,6 +232,15 @@ class Tuning:
                 )
         return found
 
+    def lost(self, tuned: Mapping[str, Tuned]) -> list[str]:
+        """Returns the names of runs of methods of which no setting ended finite."""
+        return [
+            f"{process}, seed {seed}"
+            for process in self._tried
+            for seed in self._seeds
+            if process not in tuned
+        ]
+
     def plan(
         self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
     ) -> list[series.PlannedRun]:
