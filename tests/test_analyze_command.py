@@ -142,6 +142,9 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
         == 1437
     )
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
+    done = run("partition", "--task=digits", f"--output_dir={tmp_path / 'p'}")
+    of_task = "digits, dirichlet_balanced(0.3), 20 clients, seed 0\n"
+    assert done.stdout.startswith(of_task), done.stderr
 
 
 def test_a_recipes_partition(tmp_path):

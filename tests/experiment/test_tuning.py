@@ -158,7 +158,9 @@ def test_settings_that_end_not_finite_are_never_best(tmp_path):
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, f"--output_dir={tmp_path / 'b'}", executor=executor)
     assert done.returncode == 1
-    assert done.stderr.endswith("fedprox, seed 0: no setting of the grid ended finite.\n")
+    assert done.stderr.endswith(
+        "fedprox, seed 0: no setting of the grid ended finite.\n"
+    )
     text = (tmp_path / "b" / "table.md").read_text()
     assert "| fedprox |" not in text and "no results of fedprox, seed 0." in text
 

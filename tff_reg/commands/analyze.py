@@ -19,8 +19,8 @@ from tff_reg.commands import command_line
 from tff_reg.data import partition_report
 from tff_reg.experiment.config import run_config as config
 from tff_reg.experiment.config.task_settings import TaskSettings
-from tff_reg.experiment.report import finished_runs, trained
-from tff_reg.experiment.rounds import directory, runs
+from tff_reg.experiment.report import finished_runs, protocol, trained
+from tff_reg.experiment.rounds import description, directory, runs
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, settings_of
 
@@ -201,7 +201,7 @@ def partition(given):
         output_dir = _analysis_of(run_dir)
     else:
         of_task = {k: v for k, v in given.items() if k != "output_dir"}
-        asked = config.RunConfig(process="fedavg", **of_task).resolved()
+        asked = protocol.asked(config.RunConfig(process="fedavg", **of_task)).resolved()
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
     files.check_place(output_dir, "output_dir")
@@ -213,6 +213,8 @@ def partition(given):
     ):
         with files.atomic_path(output_dir / name) as temporary:
             write(temporary)
+    of = description.partition(asked)
+    print(f"{asked.task}, {of}, {asked.num_clients} clients, seed {asked.seed}\n")
     print(held.markdown())
     print(*held.summary(), sep="\n")
     print(f"In {output_dir}: partition.csv, partition.png")

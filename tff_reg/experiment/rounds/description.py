@@ -64,7 +64,7 @@ def header(
         "process": f"{config.process}{hyperparameters}",
         "task": (
             f"{config.task}, {num_train:,} training and {num_test:,} {tested} examples,"
-            f" {_partition(config)}"
+            f" {partition(config)}"
         ),
         "model": f"{_network(config)}, {num_weights:,} weights",
         "clients": (
@@ -117,7 +117,8 @@ def _network(config: ResolvedConfig) -> str:
     return f"{config.model} ({norm})"
 
 
-def _partition(config: ResolvedConfig) -> str:
+def partition(config: ResolvedConfig) -> str:
+    """Returns the partition with its strength, such as `dirichlet_balanced(0.3)`."""
     if config.partition is None:
         return "the given clients"
     if config.concentration is not None:
