@@ -171,7 +171,8 @@ class OwnData:
             if share is None:
                 raise ValueError(
                     "test_data is missing: give test_data=(x_test, y_test) or,"
-                    " without a grid, validation_share=0.1 to hold out training examples."
+                    " without a grid, validation_share=0.1 to hold out training"
+                    " examples."
                 )
             return None
         if share:

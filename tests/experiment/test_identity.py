@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tff_reg
+from tff_reg.commands import preloaded
 from tff_reg.experiment.config import identity
 from tff_reg.methods import catalogue
 
@@ -56,6 +57,14 @@ def test_the_digest_is_of_the_sources_that_make_numbers(package, name, is_other)
     identity._of_package.cache_clear()
     (package / name).write_text("x = 2\n")
     assert (identity.code({}) != before) == is_other
+
+
+def test_forks_have_the_digest_of_the_sources_that_their_server_imported(package):
+    before = identity.code({})
+    identity._of_package.cache_clear()
+    importlib.reload(preloaded)
+    (package / "loop.py").write_text("x = 2\n")
+    assert identity.code({}) == before
 
 
 def test_the_package_of_a_third_party_method_is_part_of_the_code(tmp_path, monkeypatch):

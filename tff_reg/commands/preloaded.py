@@ -4,10 +4,12 @@ import contextlib
 import importlib
 import warnings
 
+from tff_reg.experiment.config import identity
 from tff_reg.lazy import mpl_agg, mpl_figure, tff
 
 # What fails here fails again in a run, which reports it.
 with contextlib.suppress(BaseException):
+    identity.code({})  # Its digest is that of what is imported now, also in forks.
     for _name in ("run", "analyze"):
         importlib.import_module(f"tff_reg.commands.{_name}")
     for _name in ("data", "experiment", "methods", "models", "runtime", "training"):

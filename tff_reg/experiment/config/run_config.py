@@ -150,7 +150,7 @@ class RunConfig(
         None,
         help="source of the settings that no flag and no recipe gives: a method, the"
         " task (task), or the first method of each process (each); the default is each"
-        " for bin/run, and task for runs from Python and runs that are compared",
+        " for bin/run and experiment.run, and task for tff_reg.run and compared runs",
         tags=(SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(
