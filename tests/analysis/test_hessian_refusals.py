@@ -20,6 +20,7 @@ def wrapped():
 
 X, Y = small.make_examples()
 _LOST = tf.Variable(1.0, name="v")
+_SUM = tf.keras.losses.SparseCategoricalCrossentropy(True, reduction="sum")
 # What is called: `trace` of a perceptron on (X, Y), but where something else stands.
 WRONG = [
     (dict(model="model"), "not a str"),
@@ -30,6 +31,7 @@ WRONG = [
     (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
     (dict(loss=0.0, variables=[_LOST]), "does not depend on the variable 'v'"),
     (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
+    (dict(loss_fn=_SUM), "must be a mean"),
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "got a tuple"),
     (dict(data=dict(a=X)), "got a dict"),

@@ -100,6 +100,24 @@ def test_weights_are_read_at_each_product(keras):
     _assert_is(found, model, _of_logits)
 
 
+def test_training_mode_is_one_function_of_the_weights(keras):
+    class Shrinking(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+        def call(self, x, training=False):
+            if training:
+                self.scale.assign(0.9 * self.scale)
+            return self.scale * x
+
+    model = _made(keras, Shrinking(), keras.layers.Dropout(0.5), keras.layers.Dense(3))
+    before = model.get_weights()
+    found = analysis.Hessian(model, (X, Y), training=True)
+    one, other = (found.product(np.ones(found.size)) for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(model.get_weights()[2], before[2])
+
+
 def test_variables_are_chosen_as_the_model_has_them(keras):
     model = _made(keras, keras.layers.Dense(3))
     last = model.layers[-1]

@@ -171,18 +171,36 @@ def test_a_loss_that_mixes_examples_is_refused(keras, dtype):
     assert not unread().has_accuracy
 
 
-def test_logits_are_the_input_of_a_last_softmax_as_in_keras(keras):
-    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+# The last layers, and whether they give probabilities.
+LAST = {
+    "softmax": (lambda L: [L.Dense(3, "softmax")], True),
+    "softmax without a head": (
+        lambda L: [L.Reshape((2, 2)), L.Conv1D(3, 2), L.Flatten(), L.Softmax()],
+        True,
+    ),
+    "sigmoid": (lambda L: [L.Dense(3, "sigmoid")], False),
+    "softmax of pairs": (
+        lambda L: [L.Dense(4), L.Reshape((2, 2)), L.Softmax(), L.Flatten()],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("last", LAST)
+def test_logits_are_the_input_of_a_last_softmax_as_in_keras(keras, last):
+    x = 30 * np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     y = np.arange(6) % 3
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.warns(UserWarning, match="returns probabilities"):
+    layers, from_logits = LAST[last][0](keras.layers), LAST[last][1]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+    model.compile(loss=loss)
+    what = "probabilities" if from_logits else "no probabilities"
+    with pytest.warns(UserWarning, match=f"returns {what}"):
         learned = models.from_keras(model)()
+        expected = model.evaluate(x, y, verbose=0)
     found = learned.loss_fn(y, learned.network(x).logits)
-    kernel, bias = model.get_weights()
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ kernel + bias)
-    assert float(found) == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-6)
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])

@@ -69,12 +69,20 @@ def build(
     chosen_loss = loss_fn or getattr(
         model, "loss_fn", models.learning_model.sparse_cross_entropy
     )
+    losses = getattr(chosen_loss, "losses", ())
+    if any(getattr(each, "reduction", None) == "sum" for each in losses):
+        raise UnsuitableModelError(
+            "The loss must be a mean: leave reduction='sum' out."
+        )
     if chosen_loss is models.learning_model.sparse_cross_entropy:
         chosen_loss = _cross_entropy
 
     def mean_loss(batch):
         features, labels = batch
-        settings = models.ForwardPass(training=training, update_statistics=False)
+        # The fixed key makes random layers one function of the variables.
+        settings = models.ForwardPass(
+            training=training, update_statistics=False, key=tf.zeros([2], tf.int64)
+        )
         outputs = network(features, settings).logits
         if returns_probabilities:
             outputs = tf.nn.softmax(outputs)

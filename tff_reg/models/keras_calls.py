@@ -183,6 +183,17 @@ def input_of(layer: Any, call: Call) -> tf.Tensor:
     return next(c.inputs[0] for c in call.layer_calls if c.layer is layer)
 
 
+def logits_of(output: Any) -> Any:
+    """Returns what Keras's cross-entropy takes in an output's place, or None.
+
+    The input of a last softmax, and of a last sigmoid of Keras's.
+    """
+    logits = getattr(output, "_keras_logits", None)
+    is_traced = logits is None and not hasattr(output, "numpy")
+    is_softmax = is_traced and output.op.type == "Softmax"
+    return output.op.inputs[0] if is_softmax else logits
+
+
 def batched_spec(tensor: Any) -> tf.TensorSpec:
     """Returns a tensor's spec with an unknown size of its first axis, the batch."""
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)

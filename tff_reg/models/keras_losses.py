@@ -70,7 +70,7 @@ class CompiledLoss:
 
 
 def loss_of(
-    model: Any, given: Any, outputs: Any, ends_in_softmax: bool, keras: Any
+    model: Any, given: Any, outputs: Any, has_logits: bool, keras: Any
 ) -> ModelLoss:
     """Finds a model's loss, from its outputs on a trial batch."""
     if given is learning_model_lib.sparse_cross_entropy:
@@ -109,8 +109,8 @@ def loss_of(
                 stacklevel=4,
             )
         if outputs.shape.rank == 2 and _is_plain(losses[0]) and scales[0] == 1:
-            # As Keras, which takes a last softmax's input in any case.
-            return _of_classifier(model, outputs, ends_in_softmax or not from_logits)
+            # As Keras, which takes the logits that its outputs carry in any case.
+            return _of_classifier(model, outputs, has_logits or not from_logits)
     return ModelLoss(CompiledLoss(keras, names, losses, scales))
 
 

@@ -169,8 +169,8 @@ def from_keras(
     trial = keras_trial.run(model, input_spec)
     outputs = keras_parts.example_call(model, input_spec)[-1].output
     last = trial.call.output
-    ends_in_softmax = tf.is_tensor(last) and last.op.type == "Softmax"
-    loss = keras_losses.loss_of(model, loss_fn, outputs, ends_in_softmax, keras)
+    has_logits = tf.is_tensor(last) and keras_calls.logits_of(last) is not None
+    loss = keras_losses.loss_of(model, loss_fn, outputs, has_logits, keras)
     plan = _plan_of(model, trial, input_spec, loss, blocks, keras)
     if label_spec is None:
         label_spec = keras_losses.label_spec_of(loss, trial.call.output)

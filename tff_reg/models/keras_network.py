@@ -390,9 +390,10 @@ class KerasNetwork(block_model.BlockModel):
                 " from_keras: call from_keras again."
             )
         values = self._pairs()
-        before = None
+        kept = []
         if not keras_calls.is_keras_3(model) and not forward.updates_statistics:
-            before = [tf.identity(v) for v in self._made[plan.num_trainable :]]
+            first = 0 if plan.sets_trained_weights else plan.num_trainable
+            kept = [(v, tf.identity(v)) for v in self._made[first:]]
         call = keras_calls.call(
             model,
             x,
@@ -401,8 +402,8 @@ class KerasNetwork(block_model.BlockModel):
             training=forward.training,
             key=forward.key,
         )
-        if before is not None and forward.training:
-            for variable, value in zip(self._made[plan.num_trainable :], before):
+        if forward.training:
+            for variable, value in kept:
                 variable.assign(value)
         if forward.updates_statistics:
             for (_, ours), new in zip(values, call.new_values):
@@ -415,9 +416,10 @@ class KerasNetwork(block_model.BlockModel):
 
 
 def _log(probabilities: Any) -> Any:
-    """Computes log p as Keras's cross-entropy does: of a softmax from its input."""
-    if not tf.executing_eagerly() and probabilities.op.type == "Softmax":
-        return tf.nn.log_softmax(probabilities.op.inputs[0])
+    """Computes log p as Keras's cross-entropy does."""
+    logits = keras_calls.logits_of(probabilities)
+    if logits is not None:
+        return tf.nn.log_softmax(logits)
     return tf.math.log(tf.clip_by_value(probabilities, _EPSILON, 1 - _EPSILON))
 
 

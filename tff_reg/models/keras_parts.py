@@ -180,7 +180,10 @@ def ends_in(head: Any, call: keras_calls.Call, gives_probabilities: bool) -> boo
     """Whether a traced call returns a `Dense` layer's logits, or their softmax."""
     op, softmaxes = call.output.op, 0
     while op.type in ("Identity", "Reshape", "Softmax"):
-        softmaxes += op.type == "Softmax"
+        if op.type == "Softmax":
+            softmaxes += 1
+            if op.outputs[0].shape[1:] != [head.units]:
+                return False
         op = op.inputs[0].op
     if head.bias is not None and op.type in ("Add", "AddV2", "BiasAdd"):
         op = op.inputs[0].op
