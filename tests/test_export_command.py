@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import commands
 from tests.training import every_method
-from tff_reg import tasks, training
+from tff_reg import models, tasks, training
 from tff_reg.commands import export as export_command, run as run_command
 from tff_reg.data import augmentation
 from tff_reg.experiment.report import trained
@@ -66,13 +66,13 @@ def test_tensorflow_predicts_what_the_run_evaluated(tmp_path):
     command = [sys.executable, "-I", "-c", READER, *paths]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
     found = np.load(paths[-1])
-    expected = network(run.task.normalize_fn(images)).logits
+    expected = network(run.task.normalize_fn(images), models.ForwardPass()).logits
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
     accuracy = np.mean(np.argmax(found, axis=1) == labels)
     assert accuracy == pytest.approx(summary["final_accuracy"])
     network.evaluation_branch_scales = None
-    plain = network(run.task.normalize_fn(images)).logits
+    plain = network(run.task.normalize_fn(images), models.ForwardPass()).logits
     assert not np.allclose(plain, found, atol=1e-3)
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests import commands
-from tff_reg import data, experiment, runtime, settings, tasks
+from tff_reg import data, experiment, models, runtime, settings, tasks
 from tff_reg.analysis import curvature
 from tff_reg.commands import run as run_command
 from tff_reg.experiment.report import trained
@@ -123,7 +123,7 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
 def test_the_model_predicts_as_the_run_evaluated(run):
     found = trained.load(run, tasks=tasks)
     x, y = _test_examples(found)
-    predicted = np.argmax(found.model().network(x).logits, axis=1)
+    predicted = np.argmax(found.model().network(x, models.ForwardPass()).logits, axis=1)
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert np.mean(predicted == y) == pytest.approx(summary["final_accuracy"])
     own, labels = found.client_examples("client_0000")
@@ -162,7 +162,7 @@ def test_the_best_weights_are_those_of_the_best_round(run):
     best = json.loads((run / "summary.json").read_text("utf-8"))["best_accuracy"]
     found = trained.load(run, tasks=tasks, weights="best")
     x, y = _test_examples(found)
-    predicted = np.argmax(found.model().network(x).logits, axis=1)
+    predicted = np.argmax(found.model().network(x, models.ForwardPass()).logits, axis=1)
     assert np.mean(predicted == y) == pytest.approx(best)
 
 

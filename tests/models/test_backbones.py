@@ -125,7 +125,7 @@ def test_is_cut_into_its_blocks(name):
 @pytest.mark.parametrize("name", models.MODEL_NAMES)
 def test_running_from_a_block_continues_the_forward_pass(name):
     network = _network(name)
-    whole = network(_images(2, *_shape(name)))
+    whole = network(_images(2, *_shape(name)), models.ForwardPass())
     assert len(whole.block_outputs) == len(network.blocks) == len(network.block_names)
     for first in {1, len(network.blocks) // 2, len(network.blocks) - 1}:
         rest = network.run_from(first, whole.block_outputs[first - 1], EVALUATE)
@@ -175,7 +175,7 @@ def test_evaluation_differs_from_training_by_batch_norm_alone(name):
         trained = network(x, forward.ForwardPass(training=True)).logits
         for variable, value in zip(network.non_trainable_variables, before):
             assert np.abs(variable - value).max() > 0, variable.name
-        evaluated = network(x).logits
+        evaluated = network(x, models.ForwardPass()).logits
         if norm == "batch":
             assert np.abs(evaluated - trained).max() > 1e-3
         else:
@@ -210,7 +210,7 @@ def test_drops_its_residual_branches_or_has_none(name):
         with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
             network(x, forward.ForwardPass(branch_scales=tf.ones([1])))
         return
-    whole = network(x).logits
+    whole = network(x, models.ForwardPass()).logits
 
     def logits(scales):
         return network(
@@ -233,7 +233,7 @@ def test_runs_at_a_fraction_of_its_width_or_says_that_it_cannot(name):
         with pytest.raises(models.MissingCapabilityError, match="width 0.5"):
             network(x, settings)
         return
-    whole = network(x)
+    whole = network(x, models.ForwardPass())
     narrow = network(x, settings)
     for wide, output in zip(whole.block_outputs[:-1], narrow.block_outputs):
         assert output.shape[:3] == wide.shape[:3]

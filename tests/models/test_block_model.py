@@ -27,13 +27,16 @@ def test_records_every_activation_and_not_the_logits(name, count):
     assert len(outputs.activations) == count
     assert all(np.min(a) >= 0 for a in outputs.activations)
     again = network(x, forward.ForwardPass(record_activations=True))
-    assert len(again.activations) == count and not network(x).activations
+    assert (
+        len(again.activations) == count
+        and not network(x, models.ForwardPass()).activations
+    )
 
 
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_a_block_runs_at_a_fraction_of_its_width(norm):
     network = _network("resnet8", norm=norm)
-    feature = network(_images(2, 12, 12, 3)).block_outputs[-3]
+    feature = network(_images(2, 12, 12, 3), models.ForwardPass()).block_outputs[-3]
     narrow = network.run_block(
         -2, feature[..., :8], forward.ForwardPass(training=True, width=0.25)
     )
@@ -74,7 +77,7 @@ def test_evaluations_use_the_models_own_branch_scales():
     np.testing.assert_allclose(scaled, expected, rtol=1e-14, atol=1e-15)
 
     given = forward.ForwardPass(branch_scales=tf.constant(scales, tf.float64))
-    whole = network(x)
+    whole = network(x, models.ForwardPass())
     np.testing.assert_array_equal(whole.block_outputs[1], scaled)
     np.testing.assert_array_equal(whole.logits, network(x, given).logits)
     rest = network.run_from(1, stem, forward.ForwardPass())
@@ -88,7 +91,9 @@ def test_evaluations_use_the_models_own_branch_scales():
     )
     assert np.abs(ones - whole.logits).max() > 1e-3
     network.evaluation_branch_scales = None
-    np.testing.assert_allclose(network(x).logits, ones, rtol=1e-12)
+    np.testing.assert_allclose(
+        network(x, models.ForwardPass()).logits, ones, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_projectors_have_the_sizes_of_the_papers(name, moon, univarfl):
         "classifier/projector/norm/moving_mean:0",
         "classifier/projector/norm/moving_variance:0",
     ]
-    assert network(_images()).embedding.shape == [4, univarfl[-1]]
+    assert network(_images(), models.ForwardPass()).embedding.shape == [4, univarfl[-1]]
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8"])
@@ -116,7 +116,10 @@ def test_projectors_run_below_full_width_and_leave_their_statistics(projector):
     network = _network("resnet8", projector)
     half = forward.ForwardPass(training=True, width=0.5)
     static = network(_images(), half)
-    assert static.embedding.shape == network(_images()).embedding.shape
+    assert (
+        static.embedding.shape
+        == network(_images(), models.ForwardPass()).embedding.shape
+    )
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.float64)])
     def run(width):

@@ -65,5 +65,5 @@ def test_functions_without_weights_are_not(keras):
     L = keras.layers
     model = keras.Sequential([keras.Input((3,)), L.Activation(doubled), L.Dense(2)])
     x = np.ones((4, 3), np.float32)
-    logits = models.from_keras(model)().network(x).logits
+    logits = models.from_keras(model)().network(x, models.ForwardPass()).logits
     np.testing.assert_allclose(logits, model(x), atol=1e-6)

@@ -199,7 +199,7 @@ def test_logits_are_the_input_of_a_last_softmax_as_in_keras(keras, last):
     with pytest.warns(UserWarning, match=f"returns {what}"):
         learned = models.from_keras(model)()
         expected = model.evaluate(x, y, verbose=0)
-    found = learned.loss_fn(y, learned.network(x).logits)
+    found = learned.loss_fn(y, learned.network(x, models.ForwardPass()).logits)
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
 

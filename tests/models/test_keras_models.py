@@ -212,7 +212,9 @@ def test_what_layers_draw_differs_from_step_to_step_and_is_the_clients(keras):
 
     np.testing.assert_array_equal(logits(1, 2), logits(1, 2))
     assert not np.allclose(logits(1, 2), logits(1, 3))
-    np.testing.assert_array_equal(network(x).logits, network(x).logits)
+    np.testing.assert_array_equal(
+        network(x, models.ForwardPass()).logits, network(x, models.ForwardPass()).logits
+    )
 
 
 def test_a_teacher_is_the_received_model_frozen_layers_and_draws_among_it(keras):
@@ -313,7 +315,7 @@ def test_blocks_are_found_where_one_tensor_carries_everything(keras, name):
     _, model_fn = _made(keras, keras_zoo.NETWORKS[name])
     network = model_fn().network
     x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
-    whole = network(x)
+    whole = network(x, models.ForwardPass())
     count = {"residual": 4, "residual by +": 4, "shared layer": 2}[name]
     if keras is not keras_zoo.KERASES["keras 2"] and name == "residual by +":
         count = 3  # What Keras 3 adds by `+` is no layer that a block could end at.
@@ -366,7 +368,7 @@ def test_the_keras_model_comes_back_with_the_weights(keras):
         ]
         for variable, value in pairs:
             variable.assign(value)
-        logits = network(client["x"]).logits
+        logits = network(client["x"], models.ForwardPass()).logits
         np.testing.assert_allclose(tf.nn.softmax(logits), probabilities, atol=1e-5)
     with pytest.raises(ValueError, match="are not of the model 'sequential"):
         model_fn.keras_model(tf.nest.map_structure(lambda v: v[:1], weights))

@@ -194,7 +194,7 @@ def test_a_model_that_flattens_says_that_it_takes_one_size():
     model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 3), num_classes=3)
     network = model_fn().network
     with pytest.raises(models.MissingCapabilityError, match="images of one size"):
-        network(tf.constant(_images(1, 4, 4, 3)))
+        network(tf.constant(_images(1, 4, 4, 3)), models.ForwardPass())
     with pytest.raises(models.MissingCapabilityError, match="images of one size"):
         tf.function(network, autograph=False).get_concrete_function(
             tf.TensorSpec([None, None, None, 3])

@@ -37,7 +37,7 @@ def test_takes_the_place_of_a_keras_layer():
     shapes = [tuple(v.shape) for v in network.trainable_variables]
     assert shapes == [(4, 5), (5,), (1,), (5, 3), (3,)]
     assert [tuple(v.shape) for v in network.non_trainable_variables] == [(3, 3)]
-    outputs = network(tf.ones([2, 4]))
+    outputs = network(tf.ones([2, 4]), models.ForwardPass())
     assert outputs.logits.shape == [2, 3]
     assert float(tf.reduce_max(tf.abs(outputs.logits))) <= 2.0001
     with pytest.raises(models.MissingCapabilityError, match="cannot be replaced"):

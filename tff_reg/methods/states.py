@@ -98,8 +98,8 @@ class Step:
     `weights`, `start` and `global_weights` are set.
 
     Attributes:
-      network: The local network; a call runs in evaluation mode unless a `ForwardPass`
-        says otherwise.
+      network: The local network, for a further pass: `network(x, forward)`, in
+        evaluation mode with `models.ForwardPass()`.
       outputs: The local network's outputs for the batch: the one forward pass that all
         terms share.
       features: The batch's input, float [batch, ...].

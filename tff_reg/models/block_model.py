@@ -246,9 +246,9 @@ class BlockModel:
         return layer
 
     @tf.autograph.experimental.do_not_convert
-    def __call__(self, x, forward: Optional[ForwardPass] = None) -> Outputs:
+    def __call__(self, x, forward: ForwardPass) -> Outputs:
         """Runs the whole network."""
-        return self.run_from(0, tf.cast(x, self.dtype), forward or ForwardPass())
+        return self.run_from(0, tf.cast(x, self.dtype), forward)
 
     @tf.autograph.experimental.do_not_convert
     def run_from(self, first_block: int, x, forward: ForwardPass) -> Outputs:

@@ -323,9 +323,8 @@ class KerasNetwork(block_model.BlockModel):
         ]
 
     @tf.autograph.experimental.do_not_convert
-    def __call__(self, x, forward: Optional[ForwardPass] = None):
+    def __call__(self, x, forward: ForwardPass):
         """Runs the whole network; see `BlockModel`."""
-        forward = forward or ForwardPass()
         self.check_supports(forward)
         plan = self._plan
         call = self._call(plan.model, _cast(x, plan.input_spec), forward)
