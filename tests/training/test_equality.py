@@ -68,6 +68,32 @@ def test_hooks_compare_elements():
     assert train["equal/itself"] == 0.0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Second(methods.Method):
+    """Ends at 7 after a round of one client."""
+
+    name = "second"
+    server_memory = {"rank": lambda w: tf.where(tf.rank(w[0]) == 4, 5.0, 0.0)}
+
+    def update_memory(self, server):
+        return {"rank": server.memory["rank"] + tf.where(server.count == 1, 1.0, 0.0)}
+
+    def next_model(self, server):
+        is_first = server.memory["rank"] == 6.0
+        return [tf.where(is_first, tf.fill(w.shape, 7.0), w) for w in server.weights]
+
+
+def test_hooks_of_the_server_compare_elements():
+    model_fn = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=2)
+    process = training.build_regularized(model_fn, [_Second()], training.build_sgd(0.1))
+    batch = collections.OrderedDict(x=np.ones([2, 4, 4, 1], np.float32), y=LABELS[:2])
+    state = process.next(
+        process.initialize(), [tf.data.Dataset.from_tensors(batch)]
+    ).state
+    assert np.all(process.get_model_weights(state).trainable[0] == 7.0)
+    assert state.finalizer["memory"]["second/rank"] == 6.0
+
+
 def test_layers_and_losses_compare_elements():
     logits = np.array([2.0, 1.0, 1.0])
     log_p = logits - np.log(np.exp(logits).sum())

@@ -49,24 +49,28 @@ _equality = threading.local()
 
 
 @contextlib.contextmanager
-def elementwise_equality() -> Iterator[None]:
+def elementwise_equality(also_in_plain_graphs: bool = False) -> Iterator[None]:
     """Makes `==` and `!=` of tensors elementwise in functions that this thread traces.
 
-    TFF traces in a plain graph; a `tf.function` inside of it would compare objects.
+    TFF traces in a plain graph, where they compare objects, also in a `tf.function`. In
+    the plain graph itself TensorFlow relies on that when it makes variables.
     """
-    before = getattr(_equality, "is_elementwise", False)
-    _equality.is_elementwise = True
+    before = vars(_equality).copy()
+    vars(_equality).update(is_asked=True, also_in_plain_graphs=also_in_plain_graphs)
     try:
         yield
     finally:
-        _equality.is_elementwise = before
+        vars(_equality).clear()
+        vars(_equality).update(before)
 
 
 def _elementwise(by_identity: Callable[..., Any], operation: Callable[..., Any]) -> Any:
     def compare(self: Any, other: Any) -> Any:
-        is_asked = getattr(_equality, "is_elementwise", False)
-        graph = tf.compat.v1.get_default_graph()
-        if other is None or not (is_asked and graph.building_function):
+        is_asked = getattr(_equality, "is_asked", False)
+        if other is None or not is_asked or tf.executing_eagerly():
+            return by_identity(self, other)
+        is_plain = not tf.compat.v1.get_default_graph().building_function
+        if is_plain and not _equality.also_in_plain_graphs:
             return by_identity(self, other)
         other = tf.convert_to_tensor(other, self.dtype)
         # As outside of graphs, shapes that do not fit are unequal.

@@ -85,7 +85,9 @@ class _History:
             is_same = tf.reduce_all(
                 [tf.reduce_all(tf.equal(w, old[0])) for w, old in pairs]
             )
-            is_new = tf.logical_or(history["count"] == 0, tf.logical_not(is_same))
+            is_new = tf.logical_or(
+                tf.equal(history["count"], 0), tf.logical_not(is_same)
+            )
             models = [
                 tf.where(is_new, tf.concat([[w], old], axis=0)[:num_models], old)
                 for w, old in pairs

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import contract
+from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
     client_update as client_update_lib,
     description as description_lib,
@@ -190,7 +191,8 @@ def _build_update(
             )
         else:
             update = client_update_lib.build_client_update(*own)
-        rate_factor = training.learning_rate_schedule(state["round_num"])
+        with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
+            rate_factor = training.learning_rate_schedule(state["round_num"])
         try:
             return update(state["hparams"], rate_factor, received, data, client, server)
         except Exception as error:

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.seam import tensorflow_internals
 from tff_reg.training import description, numbers, optimizers
 
 NO_OPTIMIZER = (
@@ -130,6 +131,7 @@ def _averaged(statistics: Any, steps: Any) -> list[Any]:
     return [next(new) if s.dtype.is_floating else s for s in statistics]
 
 
+@tensorflow_internals.elementwise_equality(also_in_plain_graphs=True)
 def _stepped(optimizer: Any, state: Any, trainable: Any, update: Any) -> Any:
     try:
         return optimizer.next(state, trainable, update)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import memories, method as method_lib
+from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
     debugging,
     description as description_lib,
@@ -57,8 +58,9 @@ def build_memories(
         @tff.tensorflow.computation(weights_type)
         def initial(weights: Any) -> method_lib.Memory:
             first: dict[str, Any] = collections.OrderedDict()
-            for m in methods:
-                first.update(memories.initial(m, attribute, weights.trainable))
+            with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
+                for m in methods:
+                    first.update(memories.initial(m, attribute, weights.trainable))
             return first
 
         return initial

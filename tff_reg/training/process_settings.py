@@ -116,7 +116,7 @@ class ProcessSettings(PopulationSettings):
     client_weighting: str = _of_server(
         "num_examples",
         help="weights of the clients in the average: num_examples counts the examples"
-        " that a client trained on in the round, which same_local_steps makes equal",
+        " that a client trained on in the round, nearly equal with same_local_steps",
         choices=("num_examples", "uniform"),
     )
     server_optimizer: str = _of_server(

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
     finishing,
     hooks as hooks_lib,
@@ -20,6 +21,7 @@ from tff_reg.training import (
 _AT_SERVER = ("update_memory", "next_model")
 
 
+@tensorflow_internals.elementwise_equality(also_in_plain_graphs=True)
 def broadcast(
     methods: Sequence[method_lib.Method],
     memory: Mapping[str, Any],
@@ -48,6 +50,7 @@ def all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
     )
 
 
+@tensorflow_internals.elementwise_equality(also_in_plain_graphs=True)
 def after_round(
     training: local_training.LocalTraining,
     memory: Mapping[str, Any],

@@ -24,7 +24,7 @@ class Views:
         hooks: hooks_lib.Hooks,
     ):
         self._training, self._hooks = training, hooks
-        # With the same number of steps, the server's weights are the same, too.
+        # With the same number of steps, the server's weights are nearly the same, too.
         same_steps = getattr(training.data_form, "local_steps", None) is not None
         self._is_uniform, self._weigh_alike = is_uniform, is_uniform or same_steps
         self._variables, self._fixed = variables, fixed
