@@ -69,6 +69,15 @@ def test_runs_of_different_code_are_said_to_be(tmp_path):
     assert said in words
 
 
+def test_a_table_has_the_remarks_on_its_runs_data_once(tmp_path):
+    remarks = ["4 of 9 test examples are training examples, too"]
+    runs = [
+        write_run(tmp_path / f"{seed}", [0.5], seed=seed, remarks=remarks[:seed])
+        for seed in (0, 1, 2)
+    ]
+    assert table(tmp_path, *runs).count("4 of 9 test examples are training") == 1
+
+
 def test_unknown_settings_are_no_common_protocol(tmp_path):
     path = write_run(tmp_path / "a", [0.5], process="fedavg")
     config = json.loads((path / "config.json").read_text())

@@ -196,6 +196,10 @@ def test_a_file_without_a_process_is_no_runs():
         ({"clients_per_round": 17}, "clients_per_round=17: there are only 16 clients"),
         ({"client_nesterov": True, "client_momentum": 0.0}, "client_nesterov=true"),
         ({"learning_rate_decay": 0.9}, "learning_rate_schedule=exponential, not const"),
+        (
+            {"learning_rate_schedule": "exponential"},
+            "learning_rate_decay: it is missing",
+        ),
         ({"server_epsilon": 0.1}, "server_optimizer=adam, yogi or adagrad, not sgd."),
         ({"pixel_mean": (0.5,)}, "pixel_mean=0.5: there are 0 deviations"),
         ({"target_model": "all_clients"}, "no such mean without averages_all_clients"),

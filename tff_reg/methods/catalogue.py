@@ -307,10 +307,9 @@ def required_settings(process: str, given: Collection[str] = ()) -> dict[str, An
 
 def published_name(process: str) -> str:
     """Returns a process as papers write it, `FedProx+MAN`; others as they are."""
-    parts = process.split("+")
-    if any(part not in BUILTIN and part not in _loaded for part in parts):
-        return process
-    return "+".join(find(part).__name__ for part in parts)
+    return "+".join(
+        find(part).__name__ if part in BUILTIN else part for part in process.split("+")
+    )
 
 
 def without(process: str, other: str) -> str:

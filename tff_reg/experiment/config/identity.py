@@ -43,8 +43,10 @@ CODE = "code"
 _ONLY_LOOKS = ("analysis", "commands")
 # A digest of the user's Keras model and its weights.
 KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
+# What is suspicious about a run's data and model, in sentences.
+REMARKS = "remarks"
 # Names whose values are no settings.
-NOT_SETTINGS = frozenset((*MACHINE, CODE, "settings_from"))
+NOT_SETTINGS = frozenset((*MACHINE, CODE, REMARKS, "settings_from"))
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -284,6 +284,12 @@ class _Resolution:
         ):
             why = "it is missing; the listed schedule needs it."
             raise SettingError("client_learning_rates", None, why)
+        elif (
+            values["learning_rate_schedule"] == "exponential"
+            and values["learning_rate_decay"] == 1.0
+        ):
+            why = "it is missing; the exponential schedule needs it, such as 0.998."
+            raise SettingError("learning_rate_decay", None, why)
 
     def _what_does_not_apply(self) -> None:
         """Refuses given settings that do not apply; resets the others."""

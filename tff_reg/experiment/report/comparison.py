@@ -149,7 +149,8 @@ def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protoc
             name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
             for name, group in groups.items()
         },
-        chosen={name for each in tuned.values() for name in each.settings},
+        # Methods after different numbers of rounds are not compared.
+        chosen={n for each in tuned.values() for n in each.settings} - {"total_rounds"},
     )
 
 

@@ -6,6 +6,7 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -183,6 +184,11 @@ class Table:
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
         configs = {name: [r.config for r in g] for name, g in self.groups.items()}
+        remarks = [
+            c.get(identity.REMARKS, ()) for each in configs.values() for c in each
+        ]
+        for text in dict.fromkeys(itertools.chain(*remarks)):
+            notes.append(f"{text[0].upper()}{text[1:]}.")
         begun = [
             [c.get(identity.KERAS_WEIGHTS) for c in each] for each in configs.values()
         ]

@@ -192,8 +192,9 @@ class CheckedRun:
             assumed=getattr(task.model_fn, "assumed", None),
             sample_fn=name_of(of_training.get("sample_fn")),
         )
-        settings = {**self.values, **_records(config, task)}
-        for line in [*header, *remarks.of(config, task)]:
+        said = list(remarks.of(config, task))
+        settings = {**self.values, **_records(config, task), identity.REMARKS: said}
+        for line in [*header, *said]:
             progress.say(line)
         aggregator = training.aggregators.build_model_aggregator(
             **config.aggregation(), clients_per_round=config.clients_per_round
