@@ -221,7 +221,7 @@ def test_missing_runs_are_named_and_nothing_is_in_bold(tmp_path):
     runs = [write_run(tmp_path / p, [0.5], process=p) for p in ("fedavg", "fedprox")]
     experiment.compare(runs, tmp_path, missing=["moon, seed 0", "moon, seed 1"])
     text = " ".join(text_of(tmp_path).split())
-    assert "**" not in text and "Nothing is in bold." in text
+    assert "**" not in text and "Nothing is in bold: runs are missing." in text
     assert (
         "2 of 4 runs are finished; there are no results of moon, seed 0; moon, seed 1."
         in text

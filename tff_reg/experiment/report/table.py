@@ -211,7 +211,7 @@ class Table:
         if not self.protocol.is_one:
             return "They have no common protocol. Nothing is in bold."
         if self.missing:
-            return "Nothing is in bold."
+            return "Nothing is in bold: runs are missing."
         if min(map(len, self.groups.values())) < 2:
             return "Nothing is in bold: one seed does not tell which is best."
         return "Nothing is in bold: no difference exceeds the deviation over seeds."
