@@ -269,6 +269,14 @@ ACTIVATIONS = {
     ],
     "recurrent": lambda k, L: [L.GRU(8, return_sequences=True), L.LSTM(5, unroll=True)],
     "softmax last": lambda k, L: [L.Dense(5, "relu")],
+    "softmax as a layer": lambda k, L: [L.Dense(8), L.Softmax()],
+    "function": lambda k, L: [
+        k.Model(x := k.Input((3, 4)), k.activations.relu(L.Dense(8)(x)))
+    ],
+    "attention": lambda k, L: [
+        k.Model(x := k.Input((3, 4)), L.MultiHeadAttention(1, 2)(x, x)),
+        L.Dense(8, "relu"),
+    ],
 }
 SIZES = {
     "layer in Activation": [2 * 3 * 4],

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tff_reg import seam
 from tff_reg.seam import keras_internals as inner
 
-_NON_LINEAR_LAYERS = ("ReLU", "LeakyReLU", "PReLU", "ELU", "ThresholdedReLU")
+_NON_LINEAR_LAYERS = ("ReLU", "LeakyReLU", "PReLU", "ELU", "ThresholdedReLU", "Softmax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +154,9 @@ def _is_linear(layer: Any) -> bool:
 
 
 def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
-    """Returns the layers whose output is that of one non-linearity."""
+    """Returns the layers and functions whose output is that of one non-linearity."""
     inner_ones = [getattr(layer, "activation", None) for layer in layers]
+    in_attention = [id(inner.softmax_of(layer)) for layer in layers]
 
     def is_one(layer: Any) -> bool:
         if is_recurrent(layer):
@@ -163,9 +164,15 @@ def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
         kinds = {kind.__name__ for kind in type(layer).__mro__}
         is_known = not kinds.isdisjoint(_NON_LINEAR_LAYERS)
         is_inner = any(layer is each for each in inner_ones)
-        return is_known or (is_inner and not hasattr(layer, "activation"))
+        is_own = is_inner and not hasattr(layer, "activation")
+        return (is_known and id(layer) not in in_attention) or is_own
 
-    return [layer for layer in layers if is_one(layer)]
+    functions = dict(each for layer in layers for each in inner.functions_of(layer))
+    names = {name.replace("_", "") for name in dir(keras_of(layers[0]).activations)}
+    return [
+        *(layer for layer in layers if is_one(layer)),
+        *(f for f, name in functions.items() if name.replace("_", "").lower() in names),
+    ]
 
 
 def layer_that_gave(tensor: Any, call: Call) -> Any:
@@ -181,17 +188,6 @@ def output_of(layer: Any, call: Call) -> tf.Tensor:
 def input_of(layer: Any, call: Call) -> tf.Tensor:
     """Returns the first argument of a layer's first call."""
     return next(c.inputs[0] for c in call.layer_calls if c.layer is layer)
-
-
-def logits_of(output: Any) -> Any:
-    """Returns what Keras's cross-entropy takes in an output's place, or None.
-
-    The input of a last softmax, and of a last sigmoid of Keras's.
-    """
-    logits = getattr(output, "_keras_logits", None)
-    is_traced = logits is None and not hasattr(output, "numpy")
-    is_softmax = is_traced and output.op.type == "Softmax"
-    return output.op.inputs[0] if is_softmax else logits
 
 
 def batched_spec(tensor: Any) -> tf.TensorSpec:
@@ -361,11 +357,11 @@ def _recorded(
 
         return record
 
-    def keeping(layer: Any, function: Callable[..., Any]):
+    def keeping(function: Callable[..., Any], *inside: Any):
         @functools.wraps(function)
         def activate(*args: Any, **kwargs: Any):
             output = function(*args, **kwargs)
-            activations.append(Activation(tuple(running), output, len(calls)))
+            activations.append(Activation((*running, *inside), output, len(calls)))
             return output
 
         return activate
@@ -395,8 +391,12 @@ def _recorded(
                 and not hasattr(layer, "state_size")
                 and not _is_linear(layer)
             ):
-                new = keeping(layer, function)
+                new = keeping(function)
                 stack.enter_context(_set(vars(layer), "activation", new))
+        for each in non_linear:
+            if all(each is not layer for layer in layers):  # A Keras 3 function.
+                new = keeping(each.call, each)
+                stack.enter_context(_set(vars(each), "call", new))
         yield
 
 

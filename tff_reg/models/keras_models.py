@@ -169,7 +169,7 @@ def from_keras(
     trial = keras_trial.run(model, input_spec)
     outputs = keras_parts.example_call(model, input_spec)[-1].output
     last = trial.call.output
-    has_logits = tf.is_tensor(last) and keras_calls.logits_of(last) is not None
+    has_logits = tf.is_tensor(last) and keras_network.logits_of(last) is not None
     loss = keras_losses.loss_of(model, loss_fn, outputs, has_logits, keras)
     plan = _plan_of(model, trial, input_spec, loss, blocks, keras)
     if label_spec is None:

@@ -414,9 +414,20 @@ class KerasNetwork(block_model.BlockModel):
         return call
 
 
+def logits_of(output: Any) -> Any:
+    """Returns what Keras's cross-entropy takes in an output's place, or None.
+
+    The input of a last softmax, and of a last sigmoid of Keras's.
+    """
+    logits = getattr(output, "_keras_logits", None)
+    is_traced = logits is None and not hasattr(output, "numpy")
+    is_softmax = is_traced and output.op.type == "Softmax"
+    return output.op.inputs[0] if is_softmax else logits
+
+
 def _log(probabilities: Any) -> Any:
     """Computes log p as Keras's cross-entropy does."""
-    logits = keras_calls.logits_of(probabilities)
+    logits = logits_of(probabilities)
     if logits is not None:
         return tf.nn.log_softmax(logits)
     return tf.math.log(tf.clip_by_value(probabilities, _EPSILON, 1 - _EPSILON))

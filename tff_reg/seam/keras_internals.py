@@ -38,6 +38,24 @@ def nodes_of(model: Any) -> dict[int, Any]:
     return {id(getattr(n, "operation", None) or n.layer): n for n in nodes}
 
 
+def functions_of(layer: Any) -> Iterator[tuple[Any, str]]:
+    """Yields a functional model's nodes that are functions, with their names.
+
+    They are operations in Keras 3, layers in Keras 2.
+    """
+    for node in nodes_of(layer).values() if hasattr(layer, "_nodes_by_depth") else ():
+        called = getattr(node, "operation", None) or node.layer
+        if not hasattr(called, "weights"):
+            yield called, type(called).__name__
+        elif type(called).__name__ == "TFOpLambda":
+            yield called, called.function.__name__.removesuffix("_v2")
+
+
+def softmax_of(layer: Any) -> Any:
+    """Returns the softmax layer of an attention layer's weights, or None."""
+    return getattr(layer, "_softmax", None)
+
+
 def is_internal(name: Any) -> bool:
     """Whether an attribute is TensorFlow's own, such as its list of tracked objects."""
     return isinstance(name, str) and name.startswith("_self_")
