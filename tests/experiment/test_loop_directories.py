@@ -1,5 +1,6 @@
 """In which directories a run is refused, and what makes it another run."""
 
+import numpy as np
 import pytest
 import tensorflow_federated as tff
 
@@ -81,6 +82,31 @@ def _by(share):
 
 def _scaled(factor):
     return lambda weights: {"loss": 1.0, "accuracy": 0.1 * factor}
+
+
+class _Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, weights):
+        return {"loss": 1.0, "accuracy": self.factor[0]}
+
+    def method(self, weights):
+        return self(weights)
+
+
+def _with_default(chosen):
+    def evaluate(weights, *, factor=chosen):
+        return {"loss": 1.0, "accuracy": factor[0]}
+
+    return evaluate
+
+
+@pytest.mark.parametrize("made", [_Scaled, lambda f: _Scaled(f).method, _with_default])
+@pytest.mark.parametrize("kind", [list, np.asarray, lambda n: {0: n[0]}])
+def test_what_a_function_computes_with_is_part_of_its_digest(made, kind):
+    found = [digests.of_function(made(kind([n]))) for n in (0.1, 0.1, 0.2)]
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize(

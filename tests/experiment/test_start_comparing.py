@@ -69,13 +69,19 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
 
 
 def test_networks_of_one_digest_have_their_layers_in_one_order():
-    def network(reads, name=None):
+    def network(reads, name=None, from_logits=None):
         x = inputs = keras.Input((8,))
         tensors = [x := keras.layers.Dense(8, "relu")(x) for _ in range(3)]
         added = keras.layers.Add(name=name)([x, tensors[reads]])
-        return keras_copies.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
+        model = keras.Model(inputs, keras.layers.Dense(3)(added))
+        if from_logits is not None:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+            model.compile("sgd", loss)
+        return keras_copies.digest(model)
 
     assert network(0) == network(0, "sum") != network(1)
+    losses = [network(0, from_logits=each) for each in (None, False, True, True)]
+    assert len({*losses}) == 3 and losses[2] == losses[3]
 
 
 def test_own_sampling_and_other_code_are_told(tmp_path, capsys):

@@ -6,6 +6,7 @@ does not matter. SHA-256 takes about a second for two gigabytes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -54,24 +55,32 @@ def of_examples(*arrays: Any) -> str:
 
 
 def of_function(function: Any) -> str:
-    """Returns the digest of a function's code and of the plain values that it closes.
+    """Returns the digest of a function's code and of the values that it closes over.
 
-    Functions that it calls are not part of it, unless they are closed over.
+    They include its defaults and the attributes of a callable object or a method's
+    object. Functions that it calls are not part of it, unless they are closed over.
     """
     return hashlib.sha256(_content(function).encode()).hexdigest()[:8]
 
 
 def _content(value: Any, within: tuple = ()) -> str:
     """Returns a text that another process finds for the same code and values."""
-    value = getattr(value, "__func__", value)
     if isinstance(value, (*_PLAIN, np.generic)):
         return repr(value)
     if any(value is each for each in within):  # A function that calls itself.
         return ""
     name = getattr(value, "__qualname__", type(value).__qualname__)
     parts: list[Any] = []
-    if isinstance(value, (tuple, frozenset)):
+    if isinstance(value, (tuple, list, set, frozenset)):
         parts = [*value]
+    elif isinstance(value, dict):
+        parts = [*value.items()]
+    elif isinstance(value, np.ndarray):
+        parts = (
+            value.ravel().tolist() if value.dtype.hasobject else [of_examples(value)]
+        )
+    elif isinstance(value, types.MethodType):
+        parts = [*_attributes(value.__self__), value.__func__]
     elif isinstance(value, functools.partial):
         parts = [value.func, value.args, *sorted(value.keywords.items())]
     elif isinstance(value, types.CodeType):
@@ -79,18 +88,34 @@ def _content(value: Any, within: tuple = ()) -> str:
         parts = [value.co_names, value.co_consts]
     elif isinstance(value, types.FunctionType):
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts = [value.__code__, value.__defaults__, *closed]
+        named = sorted((value.__kwdefaults__ or {}).items())
+        parts = [value.__code__, value.__defaults__, *named, *closed]
+    elif hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
+        parts = [value.__wrapped__]
     elif hasattr(value, "get_config"):  # A metric of Keras, which numbers its name.
-        name += json.dumps({**value.get_config(), "name": ""}, default=str)
+        with contextlib.suppress(NotImplementedError):  # A sub-classed model.
+            name += json.dumps({**value.get_config(), "name": ""}, default=str)
     elif not isinstance(value, type):
-        if dataclasses.is_dataclass(value):
-            parts = [getattr(value, each.name) for each in dataclasses.fields(value)]
-        call = vars(type(value)).get("__call__")
-        parts += [call] if isinstance(call, types.FunctionType) else []
+        call = callable(value) and type(value).__call__
+        is_callable = isinstance(call, types.FunctionType)
+        if is_callable or dataclasses.is_dataclass(value):
+            parts = _attributes(value)
+        parts += [call] if is_callable else []
     texts = [_content(each, (*within, value)) for each in parts]
-    return (
-        f"{name}({','.join(sorted(texts) if isinstance(value, frozenset) else texts)})"
-    )
+    if isinstance(value, (set, frozenset, dict)):
+        texts.sort()
+    return f"{name}({','.join(texts)})"
+
+
+def _attributes(value: Any) -> list[Any]:
+    """Returns the values that an object holds."""
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, each.name) for each in dataclasses.fields(value)]
+    if hasattr(value, "get_config") or isinstance(value, type):
+        return [value]
+    if hasattr(value, "digests"):  # Client data, whose other attributes may differ.
+        return [value.digests]
+    return sorted(getattr(value, "__dict__", {}).items())
 
 
 def of_split(client_ids: Sequence[str], positions: Sequence[Any]) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_reg.data import digests
 from tff_reg.models import keras_calls
 from tff_reg.seam import keras_internals
 
 
 def digest(model: Any) -> str:
-    """Returns a digest that is equal for two Keras models of the same architecture."""
+    """Returns a digest that is equal for Keras models of one architecture and loss."""
     try:
         text = json.dumps(model.get_config(), default=repr)
     except NotImplementedError:
@@ -27,6 +28,9 @@ def digest(model: Any) -> str:
         dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
     ):
         text = text.replace(name, f'"#{number}"')
+    if getattr(model, "compiled", True) and getattr(model, "loss", None) is not None:
+        config = getattr(model, "get_compile_config", dict)() or {}
+        text += digests.of_function((model.loss, config.get("loss_weights")))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
