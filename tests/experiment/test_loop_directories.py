@@ -109,6 +109,13 @@ def test_what_a_function_computes_with_is_part_of_its_digest(made, kind):
     assert found[0] == found[1] != found[2]
 
 
+def test_what_a_function_collects_does_not_change_its_digest():
+    rounds = []
+    first = digests.of_function(rounds_of := lambda weights: rounds.append(1))
+    rounds_of(None)
+    assert digests.of_function(rounds_of) == first
+
+
 @pytest.mark.parametrize(
     "before, after",
     [

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,8 +60,31 @@ def of_function(function: Any) -> str:
 
     They include its defaults and the attributes of a callable object or a method's
     object. Functions that it calls are not part of it, unless they are closed over.
+    What it collects in this process does not change the digest: it is that of the first
+    call. Several functions are a tuple.
     """
-    return hashlib.sha256(_content(function).encode()).hexdigest()[:8]
+    if isinstance(function, tuple):
+        text = f"tuple({','.join(map(_first_content, function))})"
+    else:
+        text = _first_content(function)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+_FIRST: dict[tuple[int, int], str] = {}
+
+
+def _first_content(function: Any) -> str:
+    """Returns the content of a function when it was first seen."""
+    owner = getattr(function, "__self__", function)
+    key = id(owner), id(getattr(function, "__func__", function))
+    if key not in _FIRST:
+        text = _content(function)
+        try:
+            weakref.finalize(owner, _FIRST.pop, key, None).atexit = False
+        except TypeError:  # A plain value.
+            return text
+        _FIRST[key] = text
+    return _FIRST[key]
 
 
 def _content(value: Any, within: tuple = ()) -> str:
