@@ -101,12 +101,13 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
 class _Counting(experiment.Callback):
     """Ends a run after two of its rounds; with `lock`, it cannot be copied."""
 
-    def __init__(self, lock=None):
-        self.rounds, self.lock = 0, lock
+    def __init__(self, lock=None, more=0):
+        self.rounds, self.lock, self.more = 0, lock, more
 
     def on_round(self, run, row):
         self.rounds += 1
-        return "two rounds" if self.rounds == 2 else None
+        last = 2 + self.more * run.settings["seed"]
+        return "enough" if self.rounds == last else None
 
 
 def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
@@ -118,6 +119,10 @@ def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
     own = tff_reg.compare(["fedavg"], **given, model=model)
     assert [run.summary["rounds"] for run in own._table.groups["fedavg"]] == [2, 2]
     assert "the same weights" not in " ".join(str(own).split())
+    given["callbacks"] = [_Counting(more=1)]
+    words = "^fedavg-seed0 and fedavg-seed1 have 2 and 3 rounds.* With output_dir"
+    with pytest.raises(experiment.ComparisonError, match=words):
+        tff_reg.compare(["fedavg"], **given, model=model)
     given["callbacks"] = [_Counting(threading.Lock())]
     with pytest.raises(TypeError, match="one cannot be copied .*on_start"):
         tff_reg.compare(["fedavg"], **given, model=model)

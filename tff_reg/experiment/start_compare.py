@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
@@ -13,6 +14,7 @@ from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import comparison, protocol, table as table_lib
+from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import (
     directory,
     progress as progress_lib,
@@ -135,6 +137,7 @@ def compare(arguments: Arguments) -> Comparison:
       TypeError: If an argument does not exist or is of another kind.
       ValueError: If the data are inconsistent, or do not fit the model.
       TrainingError: If all runs failed.
+      ComparisonError: If the seeds of a method ended after different rounds.
     """
     say = _nothing if isinstance(arguments.progress, progress_lib.Silence) else print
     names = arguments.processes
@@ -186,13 +189,18 @@ def compare(arguments: Arguments) -> Comparison:
                 groups[run.config.process].append(run.directory)
         groups = {name: paths for name, paths in groups.items() if paths}
         first = planned[0].config
-        table = comparison.tabulate(
-            groups,
-            accuracy_at_rounds=first.accuracy_at_rounds,
-            target_accuracies=first.target_accuracies,
-            tuned=tuned,
-            missing=list(failed),
-        )
+        try:
+            table = comparison.tabulate(
+                groups,
+                accuracy_at_rounds=first.accuracy_at_rounds,
+                target_accuracies=first.target_accuracies,
+                tuned=tuned,
+                missing=list(failed),
+            )
+        except ComparisonError as error:
+            text = str(error).replace(f"{where}{os.sep}", "")
+            kept = "" if config.output_dir else " With output_dir the runs are kept."
+            raise ComparisonError(text + kept) from error
         if config.output_dir:
             comparison.write(table, where)
     return Comparison(table.rows(), failed, config.output_dir, table)

@@ -197,7 +197,8 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
         if run.summary["rounds"] != first.summary["rounds"]:
             raise ComparisonError(
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
-                " rounds, so they have no mean."
+                " rounds, so they have no mean: end all seeds after the same round, or"
+                " compare them under names of their own."
             )
         for name in identity_lib.differences(
             first.config, run.config, identity_lib.decided_by_seed(first.config)
