@@ -196,6 +196,5 @@ def test_a_model_that_flattens_says_that_it_takes_one_size():
     with pytest.raises(models.MissingCapabilityError, match="images of one size"):
         network(tf.constant(_images(1, 4, 4, 3)), models.ForwardPass())
     with pytest.raises(models.MissingCapabilityError, match="images of one size"):
-        tf.function(network, autograph=False).get_concrete_function(
-            tf.TensorSpec([None, None, None, 3])
-        )
+        run = tf.function(lambda x: network(x, models.ForwardPass()), autograph=False)
+        run.get_concrete_function(tf.TensorSpec([None, None, None, 3]))
