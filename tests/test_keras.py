@@ -21,10 +21,11 @@ tf.zeros([])  # TensorFlow is in use, on as many threads, whether Keras 3 is or 
 {first}
 from tff_reg import data, experiment, methods, models, runtime, training
 from tff_reg.experiment import progress
-from tff_reg.lazy import keras, np, sklearn_datasets
+from tff_reg.lazy import keras, np
+import sklearn.datasets
 
 runtime.use("in_process")
-x, y = sklearn_datasets.load_digits(return_X_y=True)
+x, y = sklearn.datasets.load_digits(return_X_y=True)
 x, y = (x[:400] / 16).astype(np.float32).reshape(-1, 8, 8, 1), y[:400]
 clients = data.ArrayClientData(x, y, np.array_split(np.arange(400), 4))
 model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=10)

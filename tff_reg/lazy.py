@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     import ray.exceptions as ray_exceptions
     import requests
     import scipy.linalg as scipy_linalg
-    import sklearn.datasets as sklearn_datasets
     import sphinx.cmd.build as sphinx_build
     import tensorflow as tf
     import tensorflow.python.util._pywrap_util_port as tf_port
@@ -90,7 +89,6 @@ else:
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")
-    sklearn_datasets = _LazyModule("sklearn.datasets")
     scipy_linalg = _LazyModule("scipy.linalg")
     sphinx_build = _LazyModule("sphinx.cmd.build")
     requests = _LazyModule("requests")

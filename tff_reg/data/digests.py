@@ -34,7 +34,7 @@ def together(parts: Mapping[str, str]) -> str:
 
 
 def recorded(parts: Mapping[str, str]) -> dict[str, str]:
-    """Returns the digests of a run's examples and of their split, as recorded."""
+    """Returns the digests of examples and split by their names in `config.json`."""
     examples = {name: value for name, value in parts.items() if name != SPLIT}
     found = {DATA: together(examples)} if examples else {}
     return {**found, DEALT: parts[SPLIT]} if SPLIT in parts else found
@@ -132,7 +132,7 @@ def _content(value: Any, within: tuple = ()) -> str:
 
 
 def _attributes(value: Any) -> list[Any]:
-    """Returns the values that an object holds."""
+    """Returns the attributes of an object that its digest depends on."""
     if dataclasses.is_dataclass(value):
         return [getattr(value, each.name) for each in dataclasses.fields(value)]
     if hasattr(value, "get_config") or isinstance(value, type):

@@ -145,7 +145,7 @@ def is_recurrent(layer: Any) -> bool:
 
 
 def is_repeated(layer: Any) -> bool:
-    """Whether a layer calls one inside once per step."""
+    """Whether a layer, such as TimeDistributed, calls its inner layer once per step."""
     return "TimeDistributed" in {kind.__name__ for kind in type(layer).__mro__}
 
 

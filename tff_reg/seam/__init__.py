@@ -72,7 +72,6 @@ DEFERRED = {
 }
 
 _TFF = "tensorflow_federated"
-_KERAS_2 = "tf_keras"
 # The newest Keras 2. It also works with the next TensorFlow.
 _NEWEST_KERAS_2 = (2, 21)
 # Some of these declare dependencies that are too old for today's environments.
@@ -125,12 +124,12 @@ def _tensorflow() -> tuple[int, ...]:
 def _keras_2() -> str:
     """Returns pip's requirement of the Keras 2 for this TensorFlow, 2.16 or later."""
     major, minor = min(_tensorflow(), _NEWEST_KERAS_2)
-    return f"{_KERAS_2}~={major}.{minor}.0"
+    return f"{keras_later.KERAS_2}~={major}.{minor}.0"
 
 
 def is_installed() -> bool:
     """Whether TFF is installed, and Keras 2 if TensorFlow does not contain it."""
-    needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
+    needed = (_TFF, keras_later.KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
     return all(_found(name, None) for name in needed)
 
 
@@ -162,13 +161,13 @@ def keras() -> types.ModuleType:
 
     if _release(tf.__version__) < _TODAY:
         return tf.keras
-    if _found(_KERAS_2, None) is None:
+    if _found(keras_later.KERAS_2, None) is None:
         raise MissingError(
-            f"Keras 2, {_KERAS_2}, is not installed in this Python; this installs it:"
-            f" pip install --no-deps {_keras_2()}",
-            name=_KERAS_2,
+            f"Keras 2, {keras_later.KERAS_2}, is not installed in this Python; this"
+            f" installs it: pip install --no-deps {_keras_2()}",
+            name=keras_later.KERAS_2,
         )
-    return importlib.import_module(_KERAS_2)
+    return importlib.import_module(keras_later.KERAS_2)
 
 
 class StandIn(types.ModuleType):

@@ -39,7 +39,7 @@ def nodes_of(model: Any) -> dict[int, Any]:
 
 
 def functions_of(layer: Any) -> Iterator[tuple[Any, str]]:
-    """Yields a functional model's nodes that are functions, with their names.
+    """Yields the function calls in a functional model's graph, with function names.
 
     They are operations in Keras 3, layers in Keras 2.
     """

@@ -29,14 +29,14 @@ _WEIGHTS = f"{_LEARNING}.models.model_weights"
 _COUNTERS = f"{_LEARNING}.metrics.counters"
 _OF_COUNTERS = ("NumExamplesCounter", "NumBatchesCounter")
 _SUBCLASSES = (_COUNTERS, f"{_SIMULATION}.baselines.keras_metrics")
-_KERAS_2 = "tf_keras"
+KERAS_2 = "tf_keras"
 
 
 class Refusing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finder by which imports of Keras fail; TensorFlow asks for its place only."""
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname not in ("keras", _KERAS_2):
+        if fullname not in ("keras", KERAS_2):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None:
@@ -99,7 +99,7 @@ def given_to_tff(keras_2: Callable[[], Any]) -> Iterator[None]:
         return keras
 
     def found_if_imported() -> Any:
-        return found() if _KERAS_2 in sys.modules else stand_in
+        return found() if KERAS_2 in sys.modules else stand_in
 
     of_keras_models = _TensorFlow(tensorflow, found)
     of_weights = _TensorFlow(tensorflow, found_if_imported)

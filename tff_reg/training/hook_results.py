@@ -59,7 +59,7 @@ def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> Non
 def finished(
     method: method_lib.Method, own: Any, memory: Mapping[str, Any]
 ) -> method_lib.Finished:
-    """Checks the result of `finish`; its new memories get the old ones' structure."""
+    """Checks the result of `finish`; gives new memories the structure of the old."""
     if not isinstance(own, method_lib.Finished):
         raise contract.refuse(
             method, "finish", f"it must return Finished(...), not {contract.spec(own)}."

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether no round is left, or a callback has ended the run."""
+        """Whether all rounds are done, or a callback has ended the run."""
         return not self.rounds_left or self.stopped_early is not None
 
     @property

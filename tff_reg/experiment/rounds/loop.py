@@ -105,7 +105,7 @@ class Rounds:
 
     @property
     def are_done(self) -> bool:
-        """Whether no round is left, or a callback has ended the run."""
+        """Whether all rounds are done, or a callback has ended the run."""
         return self._run.is_done
 
     def begin(self) -> list[Row]:
@@ -212,7 +212,7 @@ class Rounds:
         return metrics.round_metrics(found)
 
     def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns the row of a round, with the columns that later rounds fill."""
+        """Returns a round's metrics; None for columns that are not measured yet."""
         evaluate = self._training.evaluate
         if found.get(metrics.NUM_EXAMPLES) == 0:
             # There is no mean, though the sums say 0: NaN if clients were rejected, an

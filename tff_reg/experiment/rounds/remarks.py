@@ -1,4 +1,4 @@
-"""Remarks on a run's data and model that a header ends with: legal, but suspicious."""
+"""Remarks on suspicious data and models, at the end of a run's header."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def plan(
 def plan_run(
     asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
 ) -> PlannedRun:
-    """Plans one run: checks it, and whether it is finished.
+    """Plans one run: checks its settings and whether it is already finished.
 
     `tasks` may be a dict of the tasks by seed.
     """
