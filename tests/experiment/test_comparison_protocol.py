@@ -61,10 +61,13 @@ def test_runs_of_different_code_are_said_to_be(tmp_path):
     assert "same code" not in table(tmp_path, first, second)
     code = [*code, {"tff_reg": "89abcdef"}]
     third = write_run(tmp_path / "c", [0.6], process="moon", code=code)
-    words = table(tmp_path, first, third)
+    seed = write_run(tmp_path / "d", [0.5], process="fedavg", code=code, seed=1)
+    other = write_run(tmp_path / "e", [0.6], process="moon", code=code, seed=1)
+    words = table(tmp_path, first, third, seed, other)
+    assert "**" not in words and "Nothing is in bold: not all runs were made" in words
     said = (
         "They were not all made by the same code: tff_reg 01234567 (fedavg, moon),"
-        " 89abcdef (moon)."
+        " 89abcdef (fedavg, moon)."
     )
     assert said in words
 

@@ -287,6 +287,7 @@ class X(methods.Method):
     "name, field, words",
     [
         ("a_b", "c", "a_b_c .* a and a_b"),  # The method a has a b_c.
+        ("client", "momentum", "client_momentum .* every run and client"),
         ("Mine", "x", "small letters"),
         ("", "x", "small letters"),
     ],

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
-from tff_reg import plugins, settings as settings_lib
+from tff_reg import lazy, plugins, settings as settings_lib
 from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
@@ -87,6 +87,8 @@ class Hyperparameter(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
+# Imports this module.
+_run_config = lazy.module("tff_reg.experiment.config.run_config")
 # Methods of files and packages that have been loaded so far, by name.
 _loaded: dict[str, type[method_lib.Method]] = {}
 
@@ -167,7 +169,8 @@ def add_file(path: str) -> list[str]:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
             )
-        taken = {each.flag: each.method for each in strengths()}
+        taken = {each.name: "every run" for each in _run_config.listed()}
+        taken |= {each.flag: each.method for each in strengths()}
         for setting in settings_lib.settings_of(cls):
             flag = Hyperparameter(cls.name, setting).flag
             if (other := taken.get(flag, cls.name)) != cls.name:

@@ -107,8 +107,13 @@ class Table:
 
     def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
         """Returns cells with the best ones in bold, if the runs tell which they are."""
-        is_bold = self.protocol.is_one and not self.missing
+        is_bold = self.protocol.is_one and not self.missing and not self._other_code
         return _with_best(texts, self.rows(), key, choose) if is_bold else texts
+
+    @property
+    def _other_code(self) -> Optional[str]:
+        groups = self.groups.items()
+        return identity.different_code({n: [r.config for r in g] for n, g in groups})
 
     @property
     def _last(self) -> list[int]:
@@ -197,8 +202,8 @@ class Table:
                 "All seeds begin with the same weights, those of the given Keras model:"
                 " the deviations do not have that of initial weights."
             )
-        if different := identity.different_code(configs):
-            notes.append(different)
+        if self._other_code:
+            notes.append(self._other_code)
         return notes
 
     def _why_bold(self, has_bold: bool) -> str:
@@ -212,6 +217,8 @@ class Table:
             return "They have no common protocol. Nothing is in bold."
         if self.missing:
             return "Nothing is in bold: runs are missing."
+        if self._other_code:
+            return "Nothing is in bold: not all runs were made by the same code."
         if min(map(len, self.groups.values())) < 2:
             return "Nothing is in bold: one seed does not tell which is best."
         return "Nothing is in bold: no difference exceeds the deviation over seeds."

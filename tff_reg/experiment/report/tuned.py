@@ -27,6 +27,7 @@ class Tuned:
       deviation: Its sample deviation; None for one seed.
       lowest: The lowest mean of all settings; None if one of them has no finite mean.
       tried: The number of settings that were tried.
+      tied: The number of further settings with the same mean.
     """
 
     settings: Mapping[str, Any]
@@ -34,6 +35,7 @@ class Tuned:
     deviation: Optional[float] = None
     lowest: Optional[float] = None
     tried: int = 0
+    tied: int = 0
 
     @property
     def text(self) -> str:
@@ -49,6 +51,8 @@ class Tuned:
         worst = "not finite" if self.lowest is None else f"{100 * self.lowest:.2f}"
         spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
         tried = f"{self.tried} setting{'s' * (self.tried != 1)}"
+        if self.tied:
+            tried += f", {self.tied + 1} of them tied for the best"
         return f"{100 * self.mean:.2f}{spread} ({worst}; {tried})"
 
     def row(self) -> dict[str, Any]:
@@ -59,4 +63,5 @@ class Tuned:
             "held_out_accuracy_std": self.deviation,
             "held_out_accuracy_lowest": self.lowest,
             "settings_tried": self.tried,
+            "settings_tied": self.tied,
         }

@@ -189,6 +189,7 @@ class Tuning:
                     table.deviation(best.accuracies),
                     _lowest(complete),
                     len(complete),
+                    sum(each.mean == best.mean for each in known) - 1,
                 )
             elif not tried:
                 found[process] = Tuned({})
