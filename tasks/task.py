@@ -124,6 +124,7 @@ def _baseline_datasets(
 ) -> tff.simulation.baselines.BaselineTaskDatasets:
     """Returns TFF's view of the data: normalised batches in the stored order."""
 
+    @tf.autograph.experimental.do_not_convert
     def normalize(batch):
         return collections.OrderedDict(
             x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)

@@ -36,7 +36,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tff_reg.data import keys
+from tff_reg.data import dtypes, keys
 from tff_reg.lazy import np, tf
 
 AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
@@ -89,7 +89,8 @@ def compose(*functions: AugmentFn) -> AugmentFn:
     def composed(images, key):
         images = tf.cast(images, tf.float32)
         for position, function in enumerate(functions):
-            images = function(images, keys.fold_in(key, position))
+            applied = dtypes.converted(function)
+            images = applied(images, keys.fold_in(key, position))
         return images
 
     return composed
@@ -147,7 +148,7 @@ def sometimes(probability: float, function: AugmentFn) -> AugmentFn:
     def apply(images, key):
         images = tf.cast(images, tf.float32)
         numbers = _uniform([tf.shape(images)[0], 1, 1, 1], keys.fold_in(key, 0))
-        changed = function(images, keys.fold_in(key, 1))
+        changed = dtypes.converted(function)(images, keys.fold_in(key, 1))
         return tf.where(numbers < probability, changed, images)
 
     return apply

@@ -68,6 +68,7 @@ BARE = (
 # With the modules of each that have the names which TFF reads while it is imported.
 DEFERRED = {
     "tensorflow_probability": (),
+    "scipy.optimize": (),
     "dp_accounting": ("dp_accounting.dp_event", "dp_accounting.privacy_accountant"),
 }
 
@@ -202,7 +203,8 @@ class _Deferred(types.ModuleType):
             if hasattr(importlib.import_module(light), name):
                 return getattr(sys.modules[light], name)
         self.__class__ = types.ModuleType  # type: ignore[assignment]
-        spec = _found(self.__name__, None)
+        parent = sys.modules.get(self.__name__.rpartition(".")[0])
+        spec = _found(self.__name__, parent and parent.__path__)
         assert spec is not None and spec.loader is not None
         spec.loader.exec_module(self)
         return getattr(self, name)

@@ -28,7 +28,9 @@ def build_client_update(
 ) -> Callable[..., Any]:
     """Builds the `tf.function` that a client runs."""
     local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
-    return tf.function(_build(local_round, training, needs))
+    is_whole = isinstance(training.data_form, data_forms.WholeClientData)
+    needs_autograph = not (is_whole and local_round.has_network)
+    return tf.function(_build(local_round, training, needs), autograph=needs_autograph)
 
 
 def build_eager_client_update(

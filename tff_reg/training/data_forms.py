@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
-from tff_reg.data import keys
+from tff_reg.data import dtypes, keys
 from tff_reg.lazy import tf
 
 
@@ -191,8 +191,7 @@ class WholeClientData:
     def _preprocess(self, features: Any, step_key: tf.Tensor):
         if self.preprocess_fn is None:
             return features
-        # A tf.function, so that AutoGraph converts a user's function.
-        return tf.function(self.preprocess_fn)(features, step_key)
+        return dtypes.converted(self.preprocess_fn)(features, step_key)
 
 
 def _examples_of(element: dict[str, Any]) -> list[tf.Tensor]:

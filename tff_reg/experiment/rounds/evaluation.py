@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy
-from tff_reg.data import digests
+from tff_reg.data import digests, dtypes
 from tff_reg.lazy import np, tf, tff
 
 learning_model = lazy.module("tff_reg.models.learning_model")
@@ -95,12 +95,14 @@ class CentralEvaluation:
     def _traced(self) -> Any:
         """Traces the function of a batch: loss, number correct, maybe predictions."""
         network = getattr(self._model, "network", None)
+        preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
+        spec = tf.nest.map_structure(_batch_spec, [self._x, self._y])
 
-        @tf.function(
-            input_signature=tf.nest.map_structure(_batch_spec, [self._x, self._y])
+        @functools.partial(
+            tf.function, input_signature=spec, autograph=network is None
         )
         def batch_totals(x, y):
-            features = x if self.preprocess_fn is None else self.preprocess_fn(x)
+            features = x if preprocess is None else preprocess(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             correct = tf.zeros([], tf.int64)

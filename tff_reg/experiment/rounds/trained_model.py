@@ -30,7 +30,7 @@ class TrainedModel(tf.Module):
         self.weights = [*model.trainable_variables, *model.non_trainable_variables]
 
         def serve(x):
-            x = x if preprocess_fn is None else preprocess_fn(x)
+            x = dtypes.converted(preprocess_fn)(x) if preprocess_fn else x
             outputs = model.predict_on_batch(x, training=False)
             return tf.nn.softmax(outputs) if gives_probabilities else outputs
 
