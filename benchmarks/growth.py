@@ -27,12 +27,14 @@ class Point(NamedTuple):
       clients_per_round: Clients of a round.
       megabytes: Size of the model, in 10^6 bytes.
       clients_in_parallel: Clients at a time.
+      tensors: The model's tensors.
     """
 
     clients_held: int = 1000
     clients_per_round: int = 10
     megabytes: float = 1.0
     clients_in_parallel: int = 1
+    tensors: int = 4
 
 
 # What grows, and the points; with `--quick` all but the largest of each.
@@ -44,6 +46,7 @@ SWEEPS: dict[str, list[Point]] = {
         Point(clients_per_round=16, megabytes=10.0, clients_in_parallel=n)
         for n in (1, 2, 4, 8)
     ],
+    "tensors": [Point(clients_per_round=100, tensors=n) for n in (4, 20, 80)],
 }
 _VISITS = "visits"  # A sweep of SCAFFOLD, whose clients remember something.
 _SHARES_OF_VISITS = (0.1, 0.2, 0.5, 1.0)
@@ -118,6 +121,7 @@ def _row(
         "seconds_median": round(statistics.median(seconds), 4),
         "seconds_min": round(min(seconds), 4),
         "seconds_max": round(max(seconds), 4),
+        "seconds_of_steps": round(program.ask("steps"), 4),
         "resident_mb": round(program.ask("resident")),
         "peak_mb": round(program.ask("peak")),
     }
@@ -131,11 +135,18 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 "what grows": row["sweep"].replace("_", " "),
                 "to": f"{row[row['sweep']]:g}",
                 "seconds a round": f"{row['seconds_median']:.3f}",
+                "of bare steps": f"{row['seconds_of_steps']:.3f}",
+                "ms a client beside them": _beside(row),
                 "peak MB": str(row["peak_mb"]),
             }
             for row in rows
         ]
     )
+
+
+def _beside(row: Mapping[str, Any]) -> str:
+    beside = row["seconds_median"] - row["seconds_of_steps"]
+    return f"{1000 * beside / row['clients_per_round']:.1f}"
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:

@@ -81,7 +81,7 @@ def ratio(case: str, rounds: int, report: Callable[[str], None]) -> dict[str, An
 
 def _growth(actors, cohorts, quick, report) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "benchmarks.shared.growing"]
-    point = (_HELD, _FEW_CLIENTS, _MEGABYTES, actors, "ray")
+    point = (_HELD, _FEW_CLIENTS, _MEGABYTES, actors, 4, "ray")
     rows = []
     with asking.Program([*command, *map(str, point)]) as program:
         for clients in cohorts:

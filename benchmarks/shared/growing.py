@@ -25,6 +25,7 @@ from tff_reg.experiment.rounds import process_state
 from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
+_LEARNING_RATE = 0.01
 
 
 def main(
@@ -32,24 +33,28 @@ def main(
     per_round: int,
     megabytes: float,
     in_parallel: int,
+    tensors: int = 4,
     kind: str = "in_process",
     method: str = "fedavg",
 ) -> None:
-    """Answers "round" with seconds, "peak" and "resident" with megabytes.
+    """Answers "round" and "steps" with seconds, "peak" and "resident" with megabytes.
 
-    A number after "round" replaces `per_round`.
+    "steps" are a round's steps on one model, without clients. A number after "round"
+    replaces `per_round`.
 
     Args:
       held: The number of clients.
       per_round: Clients of a round.
       megabytes: Size of the model, in 10^6 bytes.
       in_parallel: Clients at a time.
+      tensors: The number of the model's tensors, an even one.
       kind: The runtime.
-      method: The process name; only fedavg uses `megabytes`.
+      method: The process name; only fedavg uses `megabytes` and `tensors`.
     """
     tf.config.threading.set_intra_op_parallelism_threads(1)
     runtime.use(kind, clients_in_parallel=in_parallel)
-    process, shape = _process(held, megabytes, method)
+    model_fn, shape = _model_fn(megabytes, tensors, method)
+    process = _process(model_fn, held, method)
     rng = np.random.default_rng(0)
     clients = data.ArrayClientData(
         rng.normal(size=(held * _EXAMPLES, *shape)).astype(np.float32),
@@ -83,36 +88,66 @@ def main(
         if question == "round":
             round_of = functools.partial(one_round, *(count or [per_round]))
             serving.answer(measuring.seconds(round_of))
+        elif question == "steps":
+            serving.answer(_seconds_of_steps(model_fn, shape, per_round))
         else:
             found = measuring.resident_bytes(peak=question == "peak")
             serving.answer(found / 1e6)
     runtime.shutdown()
 
 
-def _process(held: int, megabytes: float, method: str):
-    """The learning process, and the shape of an example."""
-    hidden = round(megabytes * 1e6 / 4 / (_FEATURES + _CLASSES + 1))
+def _model_fn(megabytes: float, tensors: int, method: str):
+    """The function that makes the model, and the shape of an example."""
+    if method != "fedavg":
+        shape = (8, 8, 1)
+        return models.build_model_fn("cnn", image_shape=shape, num_classes=10), shape
+    depth, numbers = tensors // 2 - 2, megabytes * 1e6 / 4
+    # depth * width^2 + (inputs and outputs) * width = numbers
+    ends = _FEATURES + _CLASSES + 1
+    width = numbers / ends
+    if depth:
+        width = ((ends**2 + 4 * depth * numbers) ** 0.5 - ends) / (2 * depth)
 
     def dense_model_fn():
         layers = [
-            [keras.layers.Dense(hidden, activation="relu")],
-            [keras.layers.Dense(_CLASSES)],
+            [keras.layers.Dense(round(width), activation="relu")]
+            for _ in range(depth + 1)
         ]
+        layers.append([keras.layers.Dense(_CLASSES)])
         network = models.from_keras_blocks(layers, input_shape=(_FEATURES,))
         return models.LearningModel(network)
 
-    model_fn, shape = dense_model_fn, (_FEATURES,)
-    if method != "fedavg":
-        shape = (8, 8, 1)
-        model_fn = models.build_model_fn("cnn", image_shape=shape, num_classes=_CLASSES)
-    process = training.build_regularized(
+    return dense_model_fn, (_FEATURES,)
+
+
+def _process(model_fn, held: int, method: str):
+    return training.build_regularized(
         model_fn,
         methods.build(method, {}),
-        training.build_sgd(0.01),
+        training.build_sgd(_LEARNING_RATE),
         client_data=training.WholeClientData(batch_size=_EXAMPLES),
         population=training.Population(held),
     )
-    return process, shape
+
+
+def _seconds_of_steps(model_fn, shape, count: int) -> float:
+    """Seconds of a number of steps on one model, a call of a `tf.function` each."""
+    model = model_fn()
+    batch = {
+        "x": tf.random.normal([_EXAMPLES, *shape]),
+        "y": tf.zeros([_EXAMPLES], tf.int32),
+    }
+
+    @tf.function
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = model.forward_pass(batch, training=True).loss
+        variables = model.trainable_variables
+        for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+            variable.assign_sub(_LEARNING_RATE * gradient)
+
+    step(batch)
+    return measuring.seconds(lambda: [step(batch) for _ in range(count)])
 
 
 if __name__ == "__main__":
@@ -121,5 +156,6 @@ if __name__ == "__main__":
         int(sys.argv[2]),
         float(sys.argv[3]),
         int(sys.argv[4]),
-        *sys.argv[5:],
+        int(sys.argv[5]),
+        *sys.argv[6:],
     )

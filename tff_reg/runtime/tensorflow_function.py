@@ -58,6 +58,7 @@ class TensorFlowFunction:
         self._around_python: Optional[tuple[Any, ...]] = None
         self._has_loops = False
         self._feeds: list[int] = []
+        self._datasets: list[int] = []  # Places in the feeds.
         self._ready: set[str] = set()
         self._device_locks: dict[str, threading.Lock] = {}
 
@@ -66,13 +67,15 @@ class TensorFlowFunction:
             with self._lock:
                 if not self._built:
                     self._build()
-        leaves = []
+        leaves: list[Any] = []
         if self._proto.HasField("parameter"):
-            _flatten(argument, self._proto.parameter, leaves)
+            _flatten(argument, leaves)
         fetched = []
         if self._function is not None:
             with self._device_scope():
-                feeds = [_feed(leaves[i]) for i in self._feeds]
+                feeds = [leaves[i] for i in self._feeds]
+                for place in self._datasets:
+                    feeds[place] = tf.data.experimental.to_variant(feeds[place])
                 if tf.executing_eagerly():
                     with _optimizing_once(self._has_loops):
                         fetched = self._run(feeds)
@@ -84,12 +87,12 @@ class TensorFlowFunction:
                 for is_parameter, position in self._sources
             ]
         )
-        return _pack(self._result_type, self._proto.result, flat)
+        return _pack(self._form, flat)
 
     def _run(self, feeds: list[Any]) -> Any:
         if self._around_python is None:
             self._make_ready(tf_internals.eager_context.context().device_name, feeds)
-            return self._function(*feeds)
+            return tf_internals.call_flat(self._function, feeds)
         before, call, after = self._around_python
         return after(*feeds, *call(*before(*feeds)))
 
@@ -108,7 +111,10 @@ class TensorFlowFunction:
 
     def _build(self) -> None:
         proto = self._proto
-        parameters = [name for _, name in _leaf_names(proto.parameter)]
+        kinds, parameters = [], []
+        for kind, name in _leaf_names(proto.parameter):
+            kinds.append(kind)
+            parameters.append(name)
         results = [name for _, name in _leaf_names(proto.result)]
         position = {name: index for index, name in enumerate(parameters)}
         fetches = [name for name in results if name not in position]
@@ -124,6 +130,9 @@ class TensorFlowFunction:
         ]
         if fetch_position:
             self._import(list(fetch_position), parameters, position)
+        feeds = enumerate(self._feeds)
+        self._datasets = [place for place, i in feeds if kinds[i] == _SEQUENCE]
+        self._form = _form(self._result_type, proto.result)
         self._on_build()
         self._built = True
 
@@ -273,33 +282,33 @@ def _signature(graph_def, proto, parameters) -> dict:
     return specs
 
 
-def _flatten(value, binding, leaves) -> None:
-    if binding.WhichOneof("binding") == _STRUCT:
-        for element, element_binding in zip(value, binding.struct.element):
-            _flatten(element, element_binding, leaves)
+def _flatten(value: Any, leaves: list[Any]) -> None:
+    if isinstance(value, list):
+        for element in value:
+            _flatten(element, leaves)
     else:
         leaves.append(value)
 
 
-def _feed(leaf):
-    """Returns a function's input for a leaf: a data set's variant, or the tensor."""
-    if isinstance(leaf, tf.data.Dataset):
-        return tf.data.experimental.to_variant(leaf)
-    return leaf
-
-
-def _pack(type_spec, binding, flat) -> Any:
+def _form(type_spec: Any, binding: Any) -> Any:
+    """Returns a result's form: lists for structures, a converter or None for leaves."""
     kind = binding.WhichOneof("binding")
     if kind == _STRUCT:
-        return [
-            _pack(element_type, element, flat)
-            for (_, element_type), element in zip(
-                tff.structure.iter_elements(type_spec), binding.struct.element
-            )
-        ]
+        types = [each for _, each in tff.structure.iter_elements(type_spec)]
+        return [_form(*each) for each in zip(types, binding.struct.element)]
+    if kind != _SEQUENCE:
+        return None
+    structure = internals.element_structure(type_spec.element)
+    return functools.partial(_as_dataset, structure)
+
+
+def _as_dataset(structure: Any, leaf: Any) -> Any:
+    is_one = isinstance(leaf, tf.data.Dataset)
+    return leaf if is_one else tf.data.experimental.from_variant(leaf, structure)
+
+
+def _pack(form: Any, flat: Iterator[Any]) -> Any:
+    if isinstance(form, list):
+        return [_pack(each, flat) for each in form]
     leaf = next(flat)
-    if kind == _SEQUENCE and not isinstance(leaf, tf.data.Dataset):
-        return tf.data.experimental.from_variant(
-            leaf, internals.element_structure(type_spec.element)
-        )
-    return leaf
+    return leaf if form is None else form(leaf)

@@ -16,6 +16,7 @@ from tensorflow.python.eager import (
 from tensorflow.python.framework import ops
 
 __all__ = [
+    "call_flat",
     "cancellation",
     "eager_context",
     "elementwise_equality",
@@ -29,6 +30,12 @@ __all__ = [
 def inference_function(function: Any) -> Any:
     """Returns TensorFlow's runtime function of a concrete function."""
     return function._inference_function
+
+
+def call_flat(function: Any, inputs: list[tf.Tensor]) -> Any:
+    """Calls a concrete function without captures, and without checks of its inputs."""
+    called = function._inference_function
+    return getattr(called, "call_flat", called)(*inputs)
 
 
 def gradient_registry() -> dict[str, dict[str, Any]]:

@@ -118,21 +118,11 @@ class WholeClientData:
         Raises:
           tf.errors.InvalidArgumentError: In the graph: several elements, or x unlike y.
         """
-        iterator = iter(data)
-        first = iterator.get_next_as_optional()
-
-        def no_examples(spec: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
-
-        def empty() -> dict[str, tf.Tensor]:
-            return tf.nest.map_structure(no_examples, data.element_spec)
-
-        element = tf.cond(first.has_value(), first.get_value, empty)
-        tf.debugging.assert_equal(
-            iterator.get_next_as_optional().has_value(),
-            False,
-            "A client's data in the whole-client form must be one element, but there "
-            "are several: give all of its examples as one element.",
+        # An iterator takes most of a millisecond, so it is made only to look.
+        element = tf.cond(
+            tf.equal(data.cardinality(), 1),
+            data.get_single_element,
+            lambda: _only_element(data),
         )
         first_size, *sizes = (tf.shape(v)[0] for v in _examples_of(element))
         for size in sizes:
@@ -192,6 +182,27 @@ class WholeClientData:
         if self.preprocess_fn is None:
             return features
         return dtypes.converted(self.preprocess_fn)(features, step_key)
+
+
+def _only_element(data: tf.data.Dataset) -> dict[str, tf.Tensor]:
+    iterator = iter(data)
+    first = iterator.get_next_as_optional()
+
+    def no_examples(spec: tf.TensorSpec) -> tf.Tensor:
+        return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+
+    def empty() -> dict[str, tf.Tensor]:
+        return tf.nest.map_structure(no_examples, data.element_spec)
+
+    element = tf.cond(first.has_value(), first.get_value, empty)
+    checked = tf.debugging.assert_equal(
+        iterator.get_next_as_optional().has_value(),
+        False,
+        "A client's data in the whole-client form must be one element, but there "
+        "are several: give all of its examples as one element.",
+    )
+    with tf.control_dependencies([checked] if checked is not None else []):
+        return tf.nest.map_structure(tf.identity, element)
 
 
 def _examples_of(element: dict[str, Any]) -> list[tf.Tensor]:

@@ -98,9 +98,7 @@ class CentralEvaluation:
         preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
         spec = tf.nest.map_structure(_batch_spec, [self._x, self._y])
 
-        @functools.partial(
-            tf.function, input_signature=spec, autograph=network is None
-        )
+        @functools.partial(tf.function, input_signature=spec, autograph=network is None)
         def batch_totals(x, y):
             features = x if preprocess is None else preprocess(x)
             batch = collections.OrderedDict(x=features, y=y)
