@@ -4,6 +4,7 @@ All give what `subprocess.run` gives, a `CompletedProcess`.
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -17,7 +18,8 @@ import venv
 
 import pytest
 
-from tff_reg import commands
+from tff_reg import commands, plugins
+from tff_reg.methods import catalogue
 
 ROOT = pathlib.Path(__file__).parents[1]
 # For whatever starts TensorFlow, on a machine that does other things as well.
@@ -62,6 +64,17 @@ def refusal(done, name=None):
     (line,) = done.stderr.splitlines()
     assert name is None or line.startswith(f"bin/{name}: ")
     return line
+
+
+@contextlib.contextmanager
+def calling(main, folder=ROOT):
+    """Gives `call` of a `main` with a folder's packages; methods added go after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setattr(catalogue, "_loaded", {})
+        plugins.entry_points.cache_clear()
+        yield functools.partial(call, main)
+    plugins.entry_points.cache_clear()
 
 
 class InThisProcess:

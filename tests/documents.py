@@ -21,7 +21,7 @@ def text():
     return "\n".join(file.read_text("utf-8") for file in files())
 
 
-def install_tutorials_method(folder, value="anchors:Anchor"):
+def install_tutorials_method(folder):
     """Installs the package of "Add a method in 40 lines", as pip would."""
     known = folder / "anchors-0.1.dist-info"
     known.mkdir(parents=True)
@@ -29,7 +29,8 @@ def install_tutorials_method(folder, value="anchors:Anchor"):
     (folder / module.name).write_text(module.read_text("utf-8"), "utf-8")
     metadata = "Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n"
     (known / "METADATA").write_text(metadata)
-    (known / "entry_points.txt").write_text(f"[tff_reg.methods]\nanchor = {value}\n")
+    points = "[tff_reg.methods]\nanchor = anchors:Anchor\n"
+    (known / "entry_points.txt").write_text(points)
 
 
 def _fences(file):

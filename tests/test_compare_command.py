@@ -103,6 +103,7 @@ def no_tensorflow():
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """A comparison that was interrupted in its first run and then finished."""
+    # Fifteen seconds: the command starts, to be interrupted, and there are four runs.
     directory = tmp_path_factory.mktemp("compared") / "d"
     arguments = [*FOUR_RUNS, f"--output_dir={directory}"]
     interrupted = interrupt_first_run(directory, arguments)

@@ -150,6 +150,7 @@ def test_an_sdist_has_the_tasks_too(clone, installed, tmp_path):
         assert member.isfile()
 
 
+# Six seconds: TensorFlow starts with the installed wheel.
 def test_it_trains_from_an_empty_folder(installed, tmp_path):
     done = installed.run(
         "tff-reg", "run", "--process=fedavg", *SMALL, cwd=tmp_path, TMPDIR=str(tmp_path)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests import commands, documents
+from tff_reg.commands import run
 
 _MINE = """
 import dataclasses
@@ -29,23 +30,22 @@ SMALL = ("--scale=tiny", "--total_rounds=1", "--model=cnn")
 
 @pytest.fixture(scope="module")
 def call():
-    with commands.OtherProcess() as process:
-        yield process.call
+    with commands.calling(run.main) as found:
+        yield found
 
 
 def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
     (tmp_path / "mine.py").write_text(_MINE)
     arguments = (f"--plugin={tmp_path / 'mine.py'}", "--process=fedprox+mine", *SMALL)
-    told = call("tff_reg.commands.run", *arguments[:2], "--helpfull")
+    told = call(*arguments[:2], "--helpfull")
     assert "--mine_strength" in told.stdout
     # A second file does not replace the first.
     (tmp_path / "second.py").write_text(_TRACED.replace('"mine"', '"second"'))
     second = f"--plugin={tmp_path / 'second.py'}"
-    told = call("tff_reg.commands.run", *arguments[:2], second, "--helpfull")
+    told = call(*arguments[:2], second, "--helpfull")
     assert "--mine_strength" in told.stdout and "--second_strength" in told.stdout
     folder = tmp_path / "run"
     done = call(
-        "tff_reg.commands.run",
         *arguments,
         "--mine_strength=0.2",
         "--debug_eager",
@@ -57,7 +57,6 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
     assert config["mine_strength"] == 0.2
     assert config["plugin"] == [str(tmp_path / "mine.py")]
     traced = call(
-        "tff_reg.commands.run",
         *arguments,
         f"--output_dir={tmp_path / 'traced'}",
     )
@@ -69,9 +68,7 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
 def test_the_readmes_method_without_settings_runs(call, tmp_path):
     text = documents.README.read_text("utf-8")
     (command,) = re.findall(r"(?m)^bin/run (--plugin=.*)$", text)
-    done = call(
-        "tff_reg.commands.run", *command.split(), *SMALL, f"--output_dir={tmp_path}"
-    )
+    done = call(*command.split(), *SMALL, f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "near+man" in json.loads((tmp_path / "config.json").read_text())["process"]
 
@@ -93,7 +90,6 @@ def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, word
     (tmp_path / "wrong.py").write_text(_TRACED.replace(*change))
     process = "slip" if '"slip"' in change[1] else "mine"
     done = call(
-        "tff_reg.commands.run",
         f"--plugin={tmp_path / 'wrong.py'}",
         f"--process={process}",
         f"--{process}_strength=1",  # A flag of the file that cannot be.
@@ -104,9 +100,7 @@ def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, word
 
 
 def test_a_file_that_is_not_there_is_refused_in_a_line(call, tmp_path):
-    done = call(
-        "tff_reg.commands.run", f"--plugin={tmp_path}/no.py", "--process=fedavg"
-    )
+    done = call(f"--plugin={tmp_path}/no.py", "--process=fedavg")
     assert "no.py: there is no such Python file." in commands.refusal(done)
 
 
@@ -116,9 +110,9 @@ def test_other_code_of_the_file_is_told_when_a_run_goes_on(call, tmp_path):
     file.write_text(text)
     arguments = (f"--plugin={file}", "--process=changing", *SMALL[::2])
     folder = f"--output_dir={tmp_path / 'run'}"
-    first = call("tff_reg.commands.run", *arguments, folder, "--total_rounds=1")
+    first = call(*arguments, folder, "--total_rounds=1")
     assert first.returncode == 0, first.stderr
     file.write_text(text.replace("** 2", "** 4"))
-    again = call("tff_reg.commands.run", *arguments, folder, "--total_rounds=2")
+    again = call(*arguments, folder, "--total_rounds=2")
     assert again.returncode == 0, again.stderr
     assert "It was made by" in again.stdout

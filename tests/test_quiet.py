@@ -15,6 +15,7 @@ print(tf.function(lambda x: x + 1)(tf.ones([])).numpy())
 """
 
 
+@pytest.mark.slow  # test_seam.py has the same where TFF is imported.
 def test_nothing_is_printed_by_the_libraries_by_default():
     done = commands.python(USE_TENSORFLOW.format(verbose=False), **UNSET)
     assert (done.stdout, done.stderr) == ("2.0\n", "")

@@ -82,6 +82,7 @@ def of_this_process():
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
     """A run that was killed, interrupted on a terminal and damaged, before its end."""
+    # Fourteen seconds: the command starts twice, once for each signal.
     folder = tmp_path_factory.mktemp("broken")
     directory = folder / "run"
     arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -14,14 +13,6 @@ from tff_reg.lazy import tff
 
 ROOT = pathlib.Path(__file__).parents[1]
 IS_TODAY = tf.__version__ > "2.16"
-
-
-def output_of(program):
-    """What a fresh Python prints; its last lines, if it fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() if not done.returncode else done.stderr.splitlines()[-1]
 
 
 @pytest.mark.skipif(not IS_TODAY, reason="TFF's own TensorFlow has all that it imports")
@@ -40,26 +31,32 @@ def test_what_is_left_out_says_why_when_it_is_called():
 
 
 def test_tff_is_imported_after_tff_reg_without_what_takes_seconds_or_a_worker():
-    """On a machine for which TFF has no C++ worker. It takes a start of TensorFlow."""
+    """Nor a word, where TFF has no C++ worker. Five seconds: TensorFlow starts."""
     program = """
 import os, sys
 os.uname = lambda: os.uname_result(["Linux", "here", "6", "1", "aarch64"])
 import numpy, tff_reg, tensorflow_federated as tff
+from tff_reg import quiet
+quiet.silence()
 print(tff.__version__)
 names = ["jax", "keras", "tf_keras", "scipy.stats", "tensorflow_probability.python"]
 names += ["scipy.linalg"]
 print([name for name in names if name in sys.modules])
-import tensorflow_probability as tfp
+import tensorflow as tf, tensorflow_probability as tfp
 from scipy.optimize import brentq
-print(tfp.distributions.Bernoulli(probs=1.0).sample().numpy() - brentq(lambda x: x + 1.0, -2.0, 0.0))
+tf.get_logger().warning("a remark")
+minus_one = brentq(lambda x: x + 1.0, -2.0, 0.0)
+print(tfp.distributions.Bernoulli(probs=1.0).sample().numpy() - minus_one)
 try:
     tff.tensorflow.computation(lambda x: x + 1, numpy.int32)(1)
 except RuntimeError as error:
     print(error)
 """
-    version, imported, sample, refusal = output_of(program).split("\n")
+    done = commands.python(program, TF_CPP_MIN_LOG_LEVEL=None, GRPC_VERBOSITY=None)
+    version, imported, sample, refusal = done.stdout.splitlines()
     assert version == seam.TFF_VERSION and sample == "2.0"
     assert imported == "[]" or not IS_TODAY
+    assert done.stderr == ""
     assert refusal == (
         "TFF's C++ worker is a program for Linux on x86-64, and this is Linux on"
         " aarch64; use the in_process runtime (tff_reg.runtime)."
@@ -134,7 +131,7 @@ needs_keras_3 = pytest.mark.skipif(
     ],
 )
 def test_the_users_keras_stays_and_tffs_own_functions_take_keras_2(first):
-    """Keras 2 is looked for and missed, then there. A start with both Kerases."""
+    """Keras 2 is missed, then there. Ten seconds: both Kerases start, two processes."""
     then = """
 from tff_reg import seam
 found = seam._found
@@ -172,35 +169,21 @@ def test_the_site_has_the_line_for_todays_tensorflow(monkeypatch):
     assert f"\n{seam.install_command()}\n" in page
 
 
-@pytest.fixture(scope="module")
-def without_tff(tmp_path_factory):
-    return commands.python_without_tff(tmp_path_factory.mktemp("environment"))
-
-
-def call_without_tff(python, *arguments, cwd):
-    return subprocess.run(
-        [python, *arguments],
-        cwd=cwd,
+def test_without_tff_a_command_ends_in_the_line_that_installs_it(tmp_path):
+    python = commands.python_without_tff(tmp_path / "environment")
+    (here := tmp_path / "here").mkdir()
+    done = subprocess.run(
+        [python, "-m", "tff_reg.commands", "run", "--process=fedavg"],
+        cwd=here,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_without_tff_a_command_ends_in_the_line_that_installs_it(without_tff, tmp_path):
-    command = ("-m", "tff_reg.commands", "run", "--process=fedavg")
-    done = call_without_tff(without_tff, *command, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.endswith(
         "tff_reg: TensorFlow Federated is not installed in this Python; this installs"
         f" it: {seam.install_command()}"
     )
-    assert not list(tmp_path.rglob("*.*"))
-
-
-def test_without_tff_the_library_says_the_line_that_installs_it(without_tff, tmp_path):
-    door = "from tff_reg import training; training.build_regularized"
-    done = call_without_tff(without_tff, "-c", door, cwd=tmp_path)
-    assert done.stderr.splitlines()[-1].endswith(seam.install_command())
+    assert not [*here.iterdir()]

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "typed_program.py"
 
@@ -32,6 +34,7 @@ def test_pyright_finds_the_mistakes_of_a_program_and_no_others():
     assert wrong == found.keys(), {n: found.get(n) for n in wrong ^ found.keys()}
 
 
+@pytest.mark.slow  # A start of pyright, which bin/lint runs on it as well.
 def test_a_method_of_the_tutorial_has_no_mistakes_in_another_folder(tmp_path):
     example = ROOT / "docs" / "examples" / "methods" / "near.py"
     program = tmp_path / "mine.py"

@@ -65,8 +65,11 @@ CASES = [(end, "neither") for end in _ends(keras_zoo.KERASES["keras 2"])]
 CASES += [("logits", "compiled"), ("softmax", "compiled"), ("softmax", "loss_fn")]
 
 
-@pytest.mark.parametrize("end, how", CASES)
-def test_it_is_of_the_loss_that_keras_computes(keras, end, how):
+@pytest.mark.parametrize(
+    "keras, case", keras_zoo.cases(CASES, of_keras_2=CASES[-1:]), indirect=["keras"]
+)
+def test_it_is_of_the_loss_that_keras_computes(keras, case):
+    end, how = case
     layers, is_softmax = _ends(keras)[end]
     model = _made(keras, *layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not is_softmax)
@@ -76,6 +79,7 @@ def test_it_is_of_the_loss_that_keras_computes(keras, end, how):
     _assert_is(analysis.Hessian(model, (X, Y), **options), model, loss)
 
 
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 def test_other_losses_get_the_models_outputs(keras):
     labels = (Y % 2)[:, np.newaxis].astype(np.float32)
     model = _made(keras, keras.layers.Dense(1, "sigmoid"))
@@ -91,6 +95,7 @@ def test_other_losses_get_the_models_outputs(keras):
     _assert_is(analysis.Hessian(model, (X, Y), loss_fn=of_shares), model, of_shares)
 
 
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 def test_weights_are_read_at_each_product(keras):
     model = _made(keras, keras.layers.Dense(3))
     found = analysis.Hessian(model, (X, Y))

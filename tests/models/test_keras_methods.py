@@ -57,7 +57,7 @@ REFUSED = {
 # Some kinds of methods, and all that are refused; the others are slow, or rounds of
 # test_keras_steps.py.
 QUICK = {
-    "residual": ("kd", "fedetf", "scaffold"),
+    "residual": ("fedetf", "scaffold"),
     "sub-classed, no training argument": ("fedrs", "fedlesam"),
 }
 

@@ -1,7 +1,7 @@
 """Clients on several devices, seen from where their operations were placed.
 
 Four virtual CPU devices stand for GPUs. They have to be set up before TensorFlow
-starts, hence a process of its own, which reports what it saw.
+starts, hence a process of its own, some seven seconds, which reports what it saw.
 """
 
 import collections

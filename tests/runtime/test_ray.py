@@ -1,6 +1,7 @@
 """Clients in Ray's actors: the same bytes, also when actors are lost.
 
-Two actors for the whole file, to which come more where they are needed.
+Two actors for the whole file, to which come more where they are needed. Ten seconds:
+Ray starts, and TensorFlow in each actor, as it does where a test loses some.
 """
 
 import collections

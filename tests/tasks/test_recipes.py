@@ -220,6 +220,7 @@ def test_the_command_takes_a_recipe_from_anywhere(tmp_path, monkeypatch):
         "--recipe=univarfl/table2/fedprox-p0.1",
         "--scale=tiny",
         "--synthetic_data",
+        "--model=cnn",
         "--seed=4",
     )
     assert done.returncode == 0, done.stderr
