@@ -12,6 +12,7 @@ from tff_reg import runtime
 from tff_reg.analysis import curvature, plane
 from tff_reg.commands import analyze, run as run_command
 from tff_reg.experiment.report import trained
+from tff_reg.lazy import tff
 
 
 def run(*arguments):
@@ -110,9 +111,16 @@ def test_a_runs_curvature_is_measured_once(run_dir, tmp_path):
     assert set(curvature.read(tmp_path)) == {"of", "results"}
 
 
+def moved(weights):
+    trainable = [w + 1 for w in weights.trainable]
+    return tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+
+
 def test_clients_that_do_not_move_have_no_direction(run_dir, tmp_path, monkeypatch):
     def stay(of_run, client_ids):
-        return of_run.weights, dict.fromkeys(client_ids, of_run.weights)
+        first, second = client_ids  # Each began elsewhere.
+        began = {first: of_run.weights, second: moved(of_run.weights)}
+        return began, began
 
     monkeypatch.setattr(trained.TrainedRun, "train_clients", stay)
     said = []

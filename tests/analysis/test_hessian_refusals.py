@@ -18,9 +18,13 @@ def wrapped():
     return types.SimpleNamespace(network=network)
 
 
+def network_alone():
+    return wrapped().network
+
+
 X, Y = small.make_examples()
 _LOST = tf.Variable(1.0, name="v")
-_SUM = tf.keras.losses.SparseCategoricalCrossentropy(True, reduction="sum")
+_LOSS = tf.keras.losses.SparseCategoricalCrossentropy
 # What is called: `trace` of a perceptron on (X, Y), but where something else stands.
 WRONG = [
     (dict(model="model"), "not a str"),
@@ -31,7 +35,9 @@ WRONG = [
     (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
     (dict(loss=0.0, variables=[_LOST]), "does not depend on the variable 'v'"),
     (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
-    (dict(loss_fn=_SUM), "must be a mean"),
+    (dict(loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
+    (dict(loss_fn=_LOSS(True, ignore_class=0)), "must be a mean"),
+    (dict(model=network_alone, loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "got a tuple"),
     (dict(data=dict(a=X)), "got a dict"),
@@ -65,7 +71,7 @@ def test_wrong_input_gives_one_clear_sentence(given, words):
     if "loss" in options:
         value = options.pop("loss")
         model = lambda batch: tf.constant(value)  # noqa: E731
-    elif model is wrapped:
+    elif model in (wrapped, network_alone):
         model = model()
     names = ("loss_fn", "variables", "training", "batch_size")
     of_hessian = {name: options.pop(name) for name in names if name in options}

@@ -49,7 +49,8 @@ def test_the_clients_models_average_to_the_next_rounds_model(run):
     client_ids = before.task.client_data.client_ids
     with runtime.running("in_process"):
         began, models = before.train_clients(client_ids)
-    tf.nest.map_structure(np.testing.assert_array_equal, began, before.weights)
+    for each in began.values():
+        tf.nest.map_structure(np.testing.assert_array_equal, each, before.weights)
     sizes = before.task.client_data.client_sizes
     for kind in ("trainable", "non_trainable"):
         averages = [
@@ -92,7 +93,9 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
         "--total_rounds=1",
         "--local_epochs=1",
         "--client_learning_rate=0.05",
-        "--learning_rate_schedule=constant",
+        # The next round would have a tenth of the rate.
+        "--learning_rate_schedule=exponential",
+        "--learning_rate_decay=0.1",
         f"--output_dir={tmp_path / 'run'}",
     )
     assert done.returncode == 0, done.stderr
@@ -111,7 +114,7 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
         key = data.client_key(found.config.seed, 2, client_id)
         dataset = found.task.client_data.whole_client_dataset(client_id, key)
         expected = plain.get_model_weights(plain.next(state, [dataset]).state)
-    for one, other in ((began, sent), (ended[client_id], expected)):
+    for one, other in ((began[client_id], sent), (ended[client_id], expected)):
         for kind in ("trainable", "non_trainable"):
             tf.nest.map_structure(
                 functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),

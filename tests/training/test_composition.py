@@ -315,6 +315,7 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
             "client_optimizer_fn replaces client_momentum",
         ),
         ({"learning_rate_schedule": "cosine"}, "cosine' needs total_rounds"),
+        ({"learning_rate_schedule": "exponential"}, "needs learning_rate_decay"),
     ],
 )
 def test_settings_of_a_process_without_effect_are_refused(given, words):

@@ -225,11 +225,11 @@ class _Measuring:
             values, spread = self._diagonal(number, name, models[name])
             diagonals.append(values)
             errors.append(spread)
-        start = np.concatenate([w.ravel() for w in began.trainable])
-        steps = [
-            np.concatenate([w.ravel() for w in models[name].trainable]) - start
-            for name in client_ids
-        ]
+        ends, starts = (
+            [np.concatenate([w.ravel() for w in each[n].trainable]) for n in client_ids]
+            for each in (models, began)
+        )
+        steps = np.subtract(ends, starts)
         gradients = [self._gradient(*self._own_examples(name)) for name in client_ids]
         published = dissimilarity.published_hessian_dissimilarity(
             [

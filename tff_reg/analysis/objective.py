@@ -59,6 +59,7 @@ def build(
     if not is_model(model_or_loss_fn):
         return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
     model = model_or_loss_fn
+    _check_is_mean(loss_fn or getattr(model, "loss_fn", getattr(model, "loss", None)))
     blocks = None
     if _is_keras(model):
         model = _of_keras(model, loss_fn, first_batch)
@@ -69,11 +70,6 @@ def build(
     chosen_loss = loss_fn or getattr(
         model, "loss_fn", models.learning_model.sparse_cross_entropy
     )
-    losses = getattr(chosen_loss, "losses", ())
-    if any(getattr(each, "reduction", None) == "sum" for each in losses):
-        raise UnsuitableModelError(
-            "The loss must be a mean: leave reduction='sum' out."
-        )
     if chosen_loss is models.learning_model.sparse_cross_entropy:
         chosen_loss = _cross_entropy
 
@@ -95,6 +91,18 @@ def build(
     axes = models.roles.filter_axes(network, chosen)
     names = _names(chosen, network)
     return Objective(mean_loss, chosen, names, axes, _blocks_of(blocks, chosen))
+
+
+def _check_is_mean(losses) -> None:
+    """Refuses Keras losses that are no mean over a batch's examples."""
+    for each in tf.nest.flatten(losses):
+        config = getattr(each, "get_config", dict)()
+        is_sum = config.get("reduction") == "sum"
+        if is_sum or config.get("ignore_class") is not None:
+            raise UnsuitableModelError(
+                "The loss must be a mean over all examples: leave reduction='sum' and"
+                " ignore_class out."
+            )
 
 
 def _names(variables, network: Any = None) -> list[str]:

@@ -229,3 +229,8 @@ def check_chosen(
     is_cosine = chosen.get("learning_rate_schedule") == "cosine"
     if is_cosine and "total_rounds" not in chosen:
         raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
+    is_exponential = chosen.get("learning_rate_schedule") == "exponential"
+    if is_exponential and settings.learning_rate_decay == 1.0:
+        raise TypeError(
+            "learning_rate_schedule='exponential' needs learning_rate_decay."
+        )

@@ -110,14 +110,14 @@ def code(config: Mapping[str, Any]) -> dict[str, Optional[str]]:
     it imports from its folder) that the run's methods, task and model come from, and
     the versions of TensorFlow and TFF.
     """
-    found = {"tff_reg": _of_package("tff_reg")}
+    found = {"tff_reg": of_package("tff_reg")}
     for value in _of_others(config):
         module = plugins.module_of(value)
         package = module.__name__.partition(".")[0]
         if package != "tff_reg":
             is_file = package.startswith(plugins.MODULE)
             name = pathlib.Path(str(module.__file__)).name if is_file else package
-            found[name] = _of_package(package)
+            found[name] = of_package(package)
     return {**found, **_lane()}
 
 
@@ -172,7 +172,7 @@ def _source_files(package: Any) -> Iterator[pathlib.Path]:
 
 
 @functools.cache
-def _of_package(name: str) -> str:
+def of_package(name: str) -> str:
     """Returns the digest of a package's source files at the first call."""
     digest = hashlib.sha256()
     for path in _source_files(sys.modules[name]):

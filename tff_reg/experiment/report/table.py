@@ -365,7 +365,7 @@ def _with_best(
     None is if that holds for all rows, or seeds are too few for a deviation. A row with
     a run that ended with non-finite numbers is never the best.
     """
-    found = [
+    found: list[Any] = [
         None if row["not_finite"] else (row[f"{key}_mean"], row[f"{key}_std"])
         for row in rows
     ]
@@ -373,11 +373,13 @@ def _with_best(
     are_compared = sum(text[0].isdigit() for text in texts) > 1
     if not known or not are_compared or min(int(row["runs"] or 0) for row in rows) < 2:
         return [*texts]
-    best, deviation_of_best = choose(known, key=lambda each: each[0])
+    best, _ = choose(known, key=lambda each: each[0])
+    rounding = 1e-9  # Equal means may differ by it.
+    deviation_of_best = max(d for m, d in known if abs(m - best) <= rounding)
     is_best = [
         each is not None
         and each[0] is not None
-        and abs(each[0] - best) <= deviation_of_best + 1e-9  # Equal but for rounding.
+        and abs(each[0] - best) <= deviation_of_best + rounding
         for each in found
     ]
     return [

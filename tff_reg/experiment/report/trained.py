@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, lazy, training
 from tff_reg.data import digests
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
@@ -25,6 +26,8 @@ from tff_reg.experiment.rounds import (
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
 from tff_reg.settings import SettingError
+
+schedules = lazy.module("tff_reg.training.schedules")
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
@@ -70,10 +73,11 @@ class TrainedRun:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the file with the weights of the `kind`."""
+        """A digest of the weights of the `kind`, and of the code that analyses them."""
         is_best = self.kind == "best"
         name = directory_lib.BEST_WEIGHTS if is_best else process_state.STATE
-        return files.sha256(self.checkpoint.part(name))
+        of_weights = files.sha256(self.checkpoint.part(name))
+        return f"{of_weights}, analysis {identity.of_package('tff_reg.analysis')}"
 
     @functools.cached_property
     def weights(self) -> tff.learning.models.ModelWeights:
@@ -144,11 +148,12 @@ class TrainedRun:
                 " clients=0 only the server's model is looked at."
             ) from error
 
-    def train_clients(self, client_ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    def train_clients(self, client_ids: Sequence[str]) -> tuple[dict[str, Any], ...]:
         """Trains clients for one more round.
 
         Each client trains alone from the checkpoint's server model, whatever the
-        `kind`, with the run's process and the key of the next round.
+        `kind`, with the run's process, the last round's learning rate and the key of
+        the next round. Returns the weights with which each began, and its new ones.
         """
         self.check_client_states()
         task = types.SimpleNamespace(
@@ -156,7 +161,13 @@ class TrainedRun:
             client_data=self.task.client_data,
             augment_fn=self.task.augment_fn,
         )
-        process = runs.build_process(self.config, task)
+        # The state has the next round's number, but its rate is that of the last one.
+        factor = schedules.of(self.config)(tf.constant(max(0, self.round_num - 1)))
+        rate = float(factor) * (self.config.client_learning_rate or 0.0)
+        config = dataclasses.replace(
+            self.config, learning_rate_schedule="listed", client_learning_rates=(rate,)
+        )
+        process = runs.build_process(config, task)
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
             like=process.initialize(),
@@ -187,7 +198,7 @@ class TrainedRun:
             return self.task.client_data.whole_client_dataset(client_id, key)
 
         # Without examples a client ends where it begins.
-        began = end(client_ids[0], dataset(client_ids[0]).take(0))
+        began = {name: end(name, dataset(name).take(0)) for name in client_ids}
         return began, {name: end(name, dataset(name)) for name in client_ids}
 
 
