@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests import commands
 from tests.experiment.finished import read_csv
 from tff_reg import runtime
-from tff_reg.analysis import curvature, plane
+from tff_reg.analysis import curvature, hessian, plane
 from tff_reg.commands import analyze, run as run_command
 from tff_reg.experiment.report import trained
 from tff_reg.lazy import tff
@@ -53,7 +53,10 @@ def run_dir(tmp_path_factory):
     return train(path, "--process=man", "--man_strength=0.1", "--keep_best")
 
 
-def test_a_runs_curvature_is_measured_once(run_dir, tmp_path):
+def test_a_runs_curvature_is_measured_once(run_dir, tmp_path, monkeypatch):
+    cls = hessian.Hessian
+    monkeypatch.setitem(cls.spectral_density.__kwdefaults__, "steps", 8)
+    monkeypatch.setitem(cls.top_eigenvalues.__kwdefaults__, "tolerance", 0.1)
     before = set(run_dir.rglob("*"))
     arguments = (
         "hessian",

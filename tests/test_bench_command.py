@@ -45,10 +45,10 @@ def other(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "methods, peers, recipes, runtime, scale (found nothing)"),
-        (["method"], "peers, recipes, runtime, scale (found method)"),
-        (["runtime", "methods"], "runtime, scale (found runtime methods)"),
-        (["nothing", "methods"], "runtime, scale (found nothing methods)"),
+        ([], "methods, peers, recipes, runtime, scale, start (found nothing)"),
+        (["method"], "peers, recipes, runtime, scale, start (found method)"),
+        (["runtime", "methods"], "runtime, scale, start (found runtime methods)"),
+        (["nothing", "methods"], "runtime, scale, start (found nothing methods)"),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--json=/proc/x"], "--json=/proc/x: it cannot be written to"),
@@ -65,7 +65,7 @@ def test_refusals(arguments, said):
 def test_help_lists_the_subjects():
     done = commands.call(bench.main, "--help")
     assert done.returncode == 0
-    for name in ("client_states", "commands", "hessian", "methods", "runtime"):
+    for name in ("client_states", "hessian", "methods", "runtime", "start"):
         assert f"bin/bench {name} [" in done.stdout
 
 

@@ -4,26 +4,20 @@ import pytest
 
 from tests import commands
 
-UNSET = {"TF_CPP_MIN_LOG_LEVEL": None, "GRPC_VERBOSITY": None}
-USE_TENSORFLOW = """
+NOISY = """
 from tff_reg import quiet
 from tff_reg.lazy import tf, tff
-quiet.silence(verbose={verbose})
+quiet.silence(verbose=True)
 tff.federated_computation
 tf.get_logger().warning("a remark")
 print(tf.function(lambda x: x + 1)(tf.ones([])).numpy())
 """
 
 
-@pytest.mark.slow  # test_seam.py has the same where TFF is imported.
-def test_nothing_is_printed_by_the_libraries_by_default():
-    done = commands.python(USE_TENSORFLOW.format(verbose=False), **UNSET)
-    assert (done.stdout, done.stderr) == ("2.0\n", "")
-
-
+# That nothing is printed by default is in test_seam.py.
 @pytest.mark.slow
 def test_verbose_brings_the_noise_back():
-    done = commands.python(USE_TENSORFLOW.format(verbose=True), **UNSET)
+    done = commands.python(NOISY, TF_CPP_MIN_LOG_LEVEL=None, GRPC_VERBOSITY=None)
     assert done.stdout == "2.0\n"
     assert "cpu_feature_guard" in done.stderr  # C++, level info
     assert "a remark" in done.stderr  # TensorFlow's Python logger

@@ -101,12 +101,11 @@ def test_a_run_on_other_data_is_refused(ran, tmp_path):
         zeros = {name: np.zeros(count, int)}
         path = write_arrays(tmp_path / f"{name}.npz", **zeros)
         cases.append(({"data_dir": path}, "of other data"))
-    for other, words in cases:
-        for total_rounds in (1, 2):
-            asked = {**ran, **other, "total_rounds": total_rounds}
-            config = experiment.RunConfig.of(asked)
-            with pytest.raises(experiment.DirectoryError, match=words):
-                experiment.run(config, progress=progress.Silence())
+    for (other, words), total_rounds in zip(cases, (1, 2, 1), strict=True):
+        asked = {**ran, **other, "total_rounds": total_rounds}
+        config = experiment.RunConfig.of(asked)
+        with pytest.raises(experiment.DirectoryError, match=words):
+            experiment.run(config, progress=progress.Silence())
     assert experiment.RunDirectory(ran["output_dir"]).summary()["rounds"] == 1
 
 

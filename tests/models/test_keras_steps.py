@@ -186,8 +186,6 @@ def test_two_rounds_of_a_method_that_looks_inside_are_its_formula(keras, name):
     "is_masked, is_softmax",
     [
         (True, True),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(False, True, marks=pytest.mark.slow),
         pytest.param(False, False, marks=pytest.mark.slow),
     ],
 )
