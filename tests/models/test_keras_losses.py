@@ -93,7 +93,12 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("what", LOSSES)
+_BY_KERAS_2 = ("by name", "weights by name", "masked", "a kind of one's own")
+
+
+@pytest.mark.parametrize(
+    "keras, what", keras_zoo.cases(LOSSES, of_keras_2=_BY_KERAS_2), indirect=["keras"]
+)
 def test_a_compiled_loss_is_what_keras_evaluates(keras, what):
     build, label_spec = LOSSES[what]
     model = build(keras)

@@ -131,7 +131,7 @@ def _with_sizes(client_data):
     )
 
 
-@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("steps", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_after_one_round_of_all_clients_the_two_means_agree(steps):
     """Clients that take the same steps weigh alike in both."""
     counts = [4, 4, 8, 8, 8] if steps else [6, 6, 8, 5, 5]
