@@ -82,7 +82,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(folder):
-    """Calls commands where the package is installed."""
+    """Calls commands where the package is. Five seconds: TensorFlow starts."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     with commands.OtherProcess(env=environment) as process:
         yield process.call
