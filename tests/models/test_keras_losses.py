@@ -91,8 +91,6 @@ LOSSES = {
     ),
     "a kind of one's own": (_own_kind, WHOLE),
 }
-
-
 _BY_KERAS_2 = ("by name", "weights by name", "masked", "a kind of one's own")
 
 

@@ -284,15 +284,11 @@ SIZES = {
     "softmax last": [2 * 3 * 5],
     **dict.fromkeys([n for n in ACTIVATIONS if n.startswith("own")], [2 * 3 * 6]),
 }
-
-
-_BY_KERAS_2 = ("layer in Dense", "own layer, a function", "nested", "attention")
+_BY_2 = ("layer in Dense", "own layer, a function", "nested", "attention")
 
 
 @pytest.mark.parametrize(
-    "keras, name",
-    keras_zoo.cases(ACTIVATIONS, of_keras_2=_BY_KERAS_2),
-    indirect=["keras"],
+    "keras, name", keras_zoo.cases(ACTIVATIONS, of_keras_2=_BY_2), indirect=["keras"]
 )
 def test_each_activation_counts_once(keras, name):
     L = keras.layers
