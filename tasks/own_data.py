@@ -331,11 +331,7 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
             " floats that are already."
         )
     x = _features(x, name)
-    if broken := int(np.sum(~np.isfinite(x).reshape(len(x), -1).all(axis=1))):
-        raise ValueError(
-            f"The examples of {name} have values that are no finite float32 numbers, in"
-            f" {broken} of {len(x)} examples; leave these out or repair them."
-        )
+    dtypes.check_finite(x, name)
     return x, y.astype(np.int32)
 
 

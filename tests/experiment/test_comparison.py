@@ -210,7 +210,9 @@ def test_bold_needs_seeds_and_a_difference_beyond_their_deviation(tmp_path):
     assert "**" not in one and "one seed does not tell which is best" in one
     equal = text(fedavg=[70, 72], fedprox=[70, 72.1])
     assert "**" not in equal and "no difference exceeds the deviation" in equal
-    tied = dict(fedavg=[10.3, 10.3], fedprox=[10.1, 10.5], man=[10.1, 10.2], moon=[5, 6])
+    tied = dict(
+        fedavg=[10.3, 10.3], fedprox=[10.1, 10.5], man=[10.1, 10.2], moon=[5, 6]
+    )
     for order in (tied, dict(reversed(tied.items()))):
         rounded = text(**order)
         assert rounded.count("**10.30 ± ") == 2 and "**10.15 ± 0.07**" in rounded

@@ -114,6 +114,9 @@ def test_a_test_set_without_examples_or_labels_is_refused(model_fn, data):
     for bad_x, bad_y in ((x[:0], y[:0]), (x, y[:-1])):
         with pytest.raises(ValueError, match="one label an example"):
             experiment.CentralEvaluation(model_fn, bad_x, bad_y)
+    broken = np.where(np.arange(len(y)) == 3, np.nan, x.T).T
+    with pytest.raises(ValueError, match="test set have .* in 1 of"):
+        experiment.CentralEvaluation(model_fn, broken.astype(np.float32), y)
 
 
 def test_a_keras_model_is_refused_with_a_sentence(data):

@@ -25,6 +25,12 @@ def test_a_number_of_seeds_is_a_count_and_a_list_a_list(text, given, seeds):
     assert series.SEEDS.of(series.SEEDS.read(text)) == seeds
 
 
+def test_a_sum_of_methods_is_planned_once():
+    assert series.process_names(["fedprox+man", "man+fedprox"]) == ["fedprox+man"]
+    with pytest.raises(settings.SettingError, match="give at least one"):
+        series.process_names([])
+
+
 def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder), **requested})
     return series.plan(common, processes=processes, seeds=seeds)

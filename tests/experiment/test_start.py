@@ -158,6 +158,27 @@ def _compiled():
             "10 examples are with more than one client",
         ),
         ({"model": _compiled()}, "the model's optimizer (Adam) is not used"),
+        (
+            {
+                "client_data": (X * 1.0, Y),
+                "test_data": (TEST[0] * 1.0, TEST[1]),
+            },
+            "numbers up to 255.0: give",
+        ),
+        (
+            {
+                "model": keras.Sequential(
+                    [
+                        keras.Input((8, 8, 1)),
+                        keras.layers.Rescaling(1 / 16),
+                        keras.layers.Flatten(),
+                        keras.layers.Dense(10),
+                    ]
+                ),
+                **dict.fromkeys(("client_data", "test_data")),
+            },
+            "has a Rescaling layer, and the images of digits are normalised",
+        ),
     ],
 )
 def test_data_and_models_that_are_suspicious_are_told(changes, words):
@@ -323,5 +344,5 @@ def test_a_keras_model_has_no_projector_of_ours(tmp_path):
     run_own(process="moon", total_rounds=1, output_dir=tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["projector"] == "none"
-    with pytest.raises(ValueError, match="arrays given from Python, which are not in"):
+    with pytest.raises(ValueError, match="arrays from Python, which are not in"):
         trained.load(tmp_path)

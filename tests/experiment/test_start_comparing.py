@@ -100,7 +100,8 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
     given["output_dir"] = str(tmp_path)
     table = str(tff_reg.compare(["fedavg"], **given))
     for text in (table, capsys.readouterr().out):
-        assert "sample_fn=in_turn" in " ".join(text.split())
+        told = " ".join(text.split())
+        assert "sample_fn=in_turn" in told and "clients_per_round=" not in told
     config = tmp_path / "fedavg-seed0" / "config.json"
     changed = json.loads(config.read_text())
     changed["code"] = [{**changed["code"][0], "tff_reg": "0"}]

@@ -296,6 +296,10 @@ def test_a_files_method_has_a_name_and_flags_of_its_own(
     tmp_path, monkeypatch, name, field, words
 ):
     monkeypatch.setattr(catalogue, "_loaded", {})
+    twice = _FILE.format(name="c", field="x") + _FILE.format(name="c", field="x")
+    (tmp_path / "twice.py").write_text(twice.replace("class X", "class Y", 1))
+    with pytest.raises(plugins.PluginError, match="two methods are called 'c'"):
+        catalogue.add_file(str(tmp_path / "twice.py"))
     for file, own in (("a.py", ("a", "b_c")), ("other.py", (name, field))):
         (tmp_path / file).write_text(_FILE.format(name=own[0], field=own[1]))
     catalogue.add_file(str(tmp_path / "a.py"))

@@ -17,7 +17,7 @@ from tff_reg.analysis import (
 )
 from tff_reg.commands import command_line
 from tff_reg.data import partition_report
-from tff_reg.experiment.config import run_config as config
+from tff_reg.experiment.config import run_config as config, task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import finished_runs, protocol, trained
 from tff_reg.experiment.rounds import description, directory, runs
@@ -198,6 +198,8 @@ def partition(given):
     if run_dir is not None:
         _check_left_out(given, "output_dir")
         asked = _config(run_dir)
+        if asked.task == task_settings.OWN_DATA:
+            trained.check_is_whole(asked, run_dir)
         output_dir = _analysis_of(run_dir)
     else:
         of_task = {k: v for k, v in given.items() if k != "output_dir"}

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tff_reg.lazy import tf
+from tff_reg.lazy import np, tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,3 +27,15 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     module = getattr(function, "__module__", None) or ""
     return function if module.startswith("tff_reg.") else tf.function(function)
+
+
+def check_finite(x: Any, whose: str) -> None:
+    """Raises a ValueError for examples [n, ...] with NaN or infinity."""
+    x = np.asarray(x)
+    if x.dtype.kind != "f" or np.isfinite(x).all():
+        return
+    broken = int(np.sum(~np.isfinite(x).reshape(len(x), -1).all(axis=1)))
+    raise ValueError(
+        f"The examples of {whose} have values that are no finite {x.dtype} numbers, in"
+        f" {broken} of {len(x)} examples; leave these out or repair them."
+    )

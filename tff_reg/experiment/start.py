@@ -82,7 +82,10 @@ class Arguments(RunConfig):
         """Returns the arguments with the seed's model, if `model` is a function."""
         if not isinstance(self.model, (types.FunctionType, functools.partial)):
             return self
-        return dataclasses.replace(self, model=self.model(seed or 0))
+        model = self.model(seed or 0)
+        if model is None:
+            raise TypeError("model is a function that returned None, not a model.")
+        return dataclasses.replace(self, model=model)
 
     def to_config(self) -> tuple[RunConfig, Any]:
         """Returns the request for the run, of the settings alone, and its tasks.

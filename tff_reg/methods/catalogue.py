@@ -12,6 +12,7 @@ Functions that look up the methods of a process raise the errors of `parse`.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import difflib
 import importlib
@@ -157,7 +158,10 @@ def add_file(path: str) -> list[str]:
             "it has no method: give it a sub-class of tff_reg.methods.Method with a"
             " name, and @dataclasses.dataclass(frozen=True) if it has settings."
         )
+    seen = collections.Counter(cls.name for cls in classes)
     for cls in classes:
+        if seen[cls.name] > 1:
+            raise plugins.PluginError(f"two methods are called {cls.name!r}.")
         if not plugins.NAME.fullmatch(cls.name):
             raise plugins.PluginError(
                 f"the name {cls.name!r} of {cls.__name__} is not allowed: take small"

@@ -121,6 +121,8 @@ def of(
     if unknown:  # They may differ.
         differences["settings that are not recorded"] = unknown
     functions = [f"{name}={common[name]}" for name in _RECORDED if common.get(name)]
+    if common.get("sample_fn"):
+        common.pop("clients_per_round", None)
     sources = {config.get("settings_from", "") for config in firsts.values()}
     return Protocol(
         shared=", ".join(filter(None, [description.listed(common), *functions])),

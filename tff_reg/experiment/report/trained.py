@@ -235,11 +235,7 @@ def load(
     """Reads a run."""
     directory, checkpoint = _whole_checkpoint(path, round_num, weights)
     config = ResolvedConfig.load(directory.config or {})
-    if config.task == OWN_DATA:
-        raise TrainedRunError(
-            f"{path} was trained on arrays given from Python, which are not in it: call"
-            " tff_reg.run as before, and use its result (result.model.save)."
-        )
+    check_is_whole(config, path)
     task = runs.build_task(config, tasks)
     # Training examples are analysed, too, so all must be those of the run.
     tested = digests.of_examples(*map(np.asarray, task.test_arrays()))
@@ -251,6 +247,16 @@ def load(
     # Missing weights are reported before anything is computed.
     _ = found.weights
     return found
+
+
+def check_is_whole(config: ResolvedConfig, path: files.PathLike) -> None:
+    """Raises a TrainedRunError for a run on data or a model given from Python."""
+    if config.task == OWN_DATA or config.model is None:
+        what = "arrays" if config.task == OWN_DATA else "a model"
+        raise TrainedRunError(
+            f"{path} was trained with {what} from Python, which are not in it: call"
+            " tff_reg.run as before, and use its result (result.model.save)."
+        )
 
 
 def _whole_checkpoint(

@@ -76,6 +76,8 @@ class CentralEvaluation:
         self.metrics = _checked(metrics)
         self._x, self._y = _arrays(x), _arrays(y)
         _check_labels(self.metrics, self._y)
+        for each in tf.nest.flatten(self._x):
+            dtypes.check_finite(each, "the test set")
         counts = [len(each) for each in tf.nest.flatten([self._x, self._y])]
         if not counts[0] or len(set(counts)) > 1:
             raise ValueError(
@@ -173,7 +175,11 @@ class CentralEvaluation:
             )
             given = tf.nest.map_structure(_read_only, [self._y, whole])
             for name, metric in self.metrics.items():
-                totals[name] = _value(name, metric, *given)
+                try:
+                    totals[name] = _value(name, metric, *given)
+                except Exception as error:  # A user's function may raise anything.
+                    why = f"{type(error).__name__}: {error}"
+                    raise ValueError(f"The metric {name!r} failed: {why}") from error
         return totals
 
 
@@ -197,6 +203,8 @@ def _are_classes(model: Any, labels: Any, predictions: Any) -> bool:
 
 def _checked(metrics: Any) -> dict[str, Any]:
     """Returns the user's metrics by name; refuses other values."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics are {metrics!r}; give a dict of them by name.")
     for name, metric in dict(metrics).items():
         if name in ("loss", "accuracy"):
             raise ValueError(

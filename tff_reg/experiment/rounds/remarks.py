@@ -13,6 +13,8 @@ from tff_reg.lazy import np
 _SOME = 2000
 # Test examples have another scale if their deviation is so many times another.
 _TIMES = 3
+# Numbers from 0 to more than this are unscaled, such as bytes.
+_LARGE = 100
 _SCALING_LAYERS = ("Rescaling", "Normalization", "BatchNormalization")
 
 
@@ -54,11 +56,17 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
             f" train by SGD with learning rate {config.client_learning_rate:g}"
         )
     kinds = {type(layer).__name__ for layer in model.layers}
-    is_own = config.task == task_settings.OWN_DATA
-    if is_own and x.dtype == np.uint8 and not kinds & {*_SCALING_LAYERS}:
+    scales = kinds & {*_SCALING_LAYERS}
+    if config.task != task_settings.OWN_DATA:
+        if scales - {"BatchNormalization"}:
+            yield (
+                f"the model has a {min(scales)} layer, and the images of {config.task}"
+                " are normalised before they reach it"
+            )
+    elif (x.dtype == np.uint8 or x.max() > _LARGE and x.min() >= 0) and not scales:
         yield (
             f"the model takes the examples as they are, numbers up to {x.max()}: give"
-            " it a Rescaling layer, or the examples divided by 255"
+            f" it a Rescaling layer, or the examples divided by {x.max()}"
         )
 
 

@@ -115,6 +115,12 @@ class Training:
                 raise ValueError(
                     f"{name} is {number!r}; it must be a whole number of at least 1."
                 )
+        for each in self.callbacks:
+            if not isinstance(each, Callback):
+                raise TypeError(
+                    f"callbacks has a {type(each).__name__}; give objects of"
+                    " experiment.Callback's sub-classes."
+                )
         if self.client_sampling not in ("fixed", "independent"):
             raise ValueError(
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"

@@ -6,6 +6,7 @@ All runs are known and checked before the first is started.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
@@ -44,6 +45,8 @@ class _Seeds(Setting):
 
     def of(self, given: Union[int, Sequence[int]]) -> tuple[int, ...]:
         """Returns the seeds: of a number as many (0, 1, ...), of a list these."""
+        if isinstance(given, numbers.Integral) and not isinstance(given, bool):
+            given = int(given)
         if isinstance(given, bool) or (isinstance(given, int) and given < 1):
             reason = "give how many, or a list of them (of seed 0 alone: 0,)."
             raise SettingError(self.name, given, reason)
@@ -144,4 +147,9 @@ def process_names(processes: Sequence[str]) -> list[str]:
     """Returns the canonical names of processes; `all` alone stands for every method."""
     if tuple(processes) == (ALL,):
         return list(catalogue.names())
-    return list(dict.fromkeys(map(resolution.process_name, processes)))
+    if not processes:
+        raise SettingError(PROCESSES.name, None, "give at least one.")
+    names: dict[frozenset, str] = {}
+    for name in map(resolution.process_name, processes):
+        names.setdefault(frozenset(name.split("+")), name)  # a+b is b+a.
+    return list(names.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
@@ -56,7 +57,9 @@ def parse(text: Union[str, Mapping[str, Sequence[Any]]]) -> dict[str, tuple]:
     It may also be a dict of the values by name.
     """
     if not isinstance(text, str):
-        text = ";".join(f"{name}={as_text(tuple(v))}" for name, v in text.items())
+        alone = (str, numbers.Number)
+        given = {n: [v] if isinstance(v, alone) else v for n, v in text.items()}
+        text = ";".join(f"{name}={as_text(tuple(v))}" for name, v in given.items())
     known = {each.name: each for each in config_lib.listed()}
     grid: dict[str, tuple] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
