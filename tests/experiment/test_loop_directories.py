@@ -1,7 +1,14 @@
 """In which directories a run is refused, and what makes it another run."""
 
+import collections
+import enum
+import pathlib
+import types
+
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.experiment.stopping import StopHere, StopsAfter
@@ -95,6 +102,61 @@ class _Scaled:
         return self(weights)
 
 
+def _normalization(values):
+    layer = keras.layers.Normalization(axis=None)
+    layer.adapt(np.asarray([*values, 1.0]))
+    return layer
+
+
+def _class_of(values):
+    class Own(keras.losses.Loss):
+        factor = values[0]
+
+        def call(self, labels, predictions):
+            return self.factor * predictions
+
+    return Own
+
+
+def _global(values):
+    name = {"factor": values[0], "__name__": __name__}
+    exec("def scaled(x):\n    return [each * factor for each in x]", name)
+    return name["scaled"]
+
+
+class _Level(enum.Enum):
+    LOW, HIGH = 0.1, 0.2
+
+
+KINDS = (
+    list,
+    np.asarray,
+    tf.constant,
+    tf.Variable,
+    collections.deque,
+    _class_of,
+    _global,
+    _normalization,
+    lambda n: {0: n[0]},
+    lambda n: types.SimpleNamespace(n=n),
+    lambda n: pathlib.PurePath(f"{n}"),
+    lambda n: range(int(10 * n[0])),
+    lambda n: slice(n[0]),
+    lambda n: _Level(n[0]),
+    lambda n: _class_of(n)(),
+    lambda n: _Scaled(n),
+)
+
+
+class _Collecting:
+    def __init__(self):
+        self.factor, self.seen = 1, []
+
+    def __call__(self, weights):
+        self.seen.append(weights)
+        return {"loss": 1.0, "accuracy": 0.1 * self.factor}
+
+
 def _with_default(chosen):
     def evaluate(weights, *, factor=chosen):
         return {"loss": 1.0, "accuracy": factor[0]}
@@ -103,17 +165,21 @@ def _with_default(chosen):
 
 
 @pytest.mark.parametrize("made", [_Scaled, lambda f: _Scaled(f).method, _with_default])
-@pytest.mark.parametrize("kind", [list, np.asarray, lambda n: {0: n[0]}])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_a_function_computes_with_is_part_of_its_digest(made, kind):
     found = [digests.of_function(made(kind([n]))) for n in (0.1, 0.1, 0.2)]
     assert found[0] == found[1] != found[2]
 
 
-def test_what_a_function_collects_does_not_change_its_digest():
-    rounds = []
-    first = digests.of_function(rounds_of := lambda weights: rounds.append(1))
-    rounds_of(None)
-    assert digests.of_function(rounds_of) == first
+def test_what_a_function_collects_does_not_make_it_another(run, tmp_path):
+    evaluate = _Collecting()
+    for rounds in (1, 2, 3):
+        run(tmp_path / "a", total_rounds=rounds, evaluate=evaluate)
+    evaluate.seen.clear()
+    run(tmp_path / "a", total_rounds=4, evaluate=evaluate)
+    evaluate.factor = 2
+    with pytest.raises(experiment.DirectoryError, match="of another evaluate"):
+        run(tmp_path / "a", total_rounds=5, evaluate=evaluate)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,19 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(
 
 
 def test_networks_of_one_digest_have_their_layers_in_one_order():
-    def network(reads, name=None, from_logits=None):
+    def network(reads, name=None, from_logits=None, scale=None, own=True):
+        class Own(keras.layers.Layer):
+            factor = scale
+
+            def call(self, x):
+                return self.factor * x
+
+        def scaled(x):
+            return scale * x
+
         x = inputs = keras.Input((8,))
+        if scale is not None:
+            x = (Own() if own else keras.layers.Dense(8, scaled))(x)
         tensors = [x := keras.layers.Dense(8, "relu")(x) for _ in range(3)]
         added = keras.layers.Add(name=name)([x, tensors[reads]])
         model = keras.Model(inputs, keras.layers.Dense(3)(added))
@@ -91,6 +102,9 @@ def test_networks_of_one_digest_have_their_layers_in_one_order():
         return keras_copies.digest(model)
 
     assert network(0) == network(0, "sum") != network(1)
+    for own in (True, False):
+        found = [network(0, scale=each, own=own) for each in (1.0, 1.0, 2.0)]
+        assert found[0] == found[1] != found[2]
     losses = [network(0, from_logits=each) for each in (None, False, True, True)]
     assert len({*losses}) == 3 and losses[2] == losses[3]
 

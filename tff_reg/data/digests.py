@@ -6,13 +6,16 @@ does not matter. SHA-256 takes about a second for two gigabytes.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import dis
 import functools
 import hashlib
 import json
+import re
+import sys
 import types
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +29,9 @@ FUNCTIONS = {
     f"digest_of_{n}": n for n in ("sample_fn", "client_dataset_fn", "evaluate")
 }
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_STANDARD = frozenset(sys.stdlib_module_names)
+# The digests of functions before a training, by those after it.
+_BEFORE: dict[str, str] = {}
 
 
 def together(parts: Mapping[str, str]) -> str:
@@ -56,90 +62,143 @@ def of_examples(*arrays: Any) -> str:
 
 
 def of_function(function: Any) -> str:
-    """Returns the digest of a function's code and of the values that it closes over.
+    """Returns the digest of a function's code and of the values that it computes with.
 
-    They include its defaults and the attributes of a callable object or a method's
-    object. Functions that it calls are not part of it, unless they are closed over.
-    What it collects in this process does not change the digest: it is that of the first
-    call. Several functions are a tuple.
+    They are its defaults, the values that it closes over, the globals that it names
+    and the attributes of a callable object; and theirs. Installed packages are taken
+    by their names. Several functions are a tuple.
     """
-    if isinstance(function, tuple):
-        text = f"tuple({','.join(map(_first_content, function))})"
-    else:
-        text = _first_content(function)
+    found = _short(_content(function, {}))
+    return _BEFORE.get(found, found)
+
+
+def has_run(function: Any, digest: str) -> None:
+    """Keeps a function's digest, whatever the function collected in a training."""
+    _BEFORE[_short(_content(function, {}))] = digest
+
+
+def described(value: Any) -> str:
+    """Returns a value as a text, in which code, arrays and long parts are digests."""
+    return _content(value, {})
+
+
+def is_own(module: Any) -> bool:
+    """Returns whether a module, by its name, is of the user, not of a package."""
+    top = str(module).partition(".")[0]
+    file = getattr(sys.modules.get(str(module)), "__file__", None) or ""
+    return top not in _STANDARD | {"tff_reg"} and "-packages" not in file
+
+
+def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-_FIRST: dict[tuple[int, int], str] = {}
+def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
+    """Returns a text that another process finds for the same code and values.
 
-
-def _first_content(function: Any) -> str:
-    """Returns the content of a function when it was first seen."""
-    owner = getattr(function, "__self__", function)
-    key = id(owner), id(getattr(function, "__func__", function))
-    if key not in _FIRST:
-        text = _content(function)
-        try:
-            weakref.finalize(owner, _FIRST.pop, key, None).atexit = False
-        except TypeError:  # A plain value.
-            return text
-        _FIRST[key] = text
-    return _FIRST[key]
-
-
-def _content(value: Any, within: tuple = ()) -> str:
-    """Returns a text that another process finds for the same code and values."""
+    `seen` has the values so far, which are kept, and their texts by their `id`.
+    """
     if isinstance(value, (*_PLAIN, np.generic)):
         return repr(value)
-    if any(value is each for each in within):  # A function that calls itself.
-        return ""
     name = getattr(value, "__qualname__", type(value).__qualname__)
-    parts: list[Any] = []
-    if isinstance(value, (tuple, list, set, frozenset)):
-        parts = [*value]
-    elif isinstance(value, dict):
-        parts = [*value.items()]
-    elif isinstance(value, np.ndarray):
-        parts = (
-            value.ravel().tolist() if value.dtype.hasobject else [of_examples(value)]
-        )
-    elif isinstance(value, types.MethodType):
-        parts = [*_attributes(value.__self__), value.__func__]
-    elif isinstance(value, functools.partial):
-        parts = [value.func, value.args, *sorted(value.keywords.items())]
-    elif isinstance(value, types.CodeType):
-        name = value.co_code.hex()
-        parts = [value.co_names, value.co_consts]
-    elif isinstance(value, types.FunctionType):
+    if id(value) not in seen:
+        seen[id(value)] = value, name  # For one that contains itself.
+        parts: Any = ()
+        # What has no such value, as a lock or an open file, is its type's name.
+        with contextlib.suppress(Exception):
+            parts = _parts(value)
+        if isinstance(parts, dict):
+            texts = [f"{k}={_content(v, seen)}" for k, v in parts.items()]
+        else:
+            texts = [_content(each, seen) for each in parts]
+        if isinstance(parts, (dict, set, frozenset)):
+            texts.sort()
+        text = f"{name}({', '.join(texts)})" if texts else name
+        is_code = isinstance(value, (types.CodeType, types.FunctionType, type))
+        if texts and (is_code or len(text) > 200):
+            text = f"{name}:{_short(text)}"
+        seen[id(value)] = value, text
+    return seen[id(value)][1]
+
+
+def _parts(value: Any) -> Any:
+    """Returns what a value consists of; a dict has names."""
+    kind = type(value)
+    if isinstance(value, (dict, tuple, list, set, frozenset)):
+        return value
+    if isinstance(value, types.CodeType):
+        return value.co_code, value.co_names, value.co_consts
+    if isinstance(value, types.FunctionType):
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        named = sorted((value.__kwdefaults__ or {}).items())
-        parts = [value.__code__, value.__defaults__, *named, *closed]
-    elif hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
-        parts = [value.__wrapped__]
-    elif hasattr(value, "get_config"):  # A metric of Keras, which numbers its name.
-        with contextlib.suppress(NotImplementedError):  # A sub-classed model.
-            name += json.dumps({**value.get_config(), "name": ""}, default=str)
-    elif not isinstance(value, type):
-        call = callable(value) and type(value).__call__
-        is_callable = isinstance(call, types.FunctionType)
-        if is_callable or dataclasses.is_dataclass(value):
-            parts = _attributes(value)
-        parts += [call] if is_callable else []
-    texts = [_content(each, (*within, value)) for each in parts]
-    if isinstance(value, (set, frozenset, dict)):
-        texts.sort()
-    return f"{name}({','.join(texts)})"
-
-
-def _attributes(value: Any) -> list[Any]:
-    """Returns the attributes of an object that its digest depends on."""
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, each.name) for each in dataclasses.fields(value)]
-    if hasattr(value, "get_config") or isinstance(value, type):
-        return [value]
+        code = [value.__code__, _globals(value)] if is_own(value.__module__) else []
+        return value.__defaults__, value.__kwdefaults__, *closed, *code
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, type):
+        if not is_own(value.__module__):
+            return ()
+        return value.__bases__, {
+            name: each
+            for name, each in vars(value).items()
+            if isinstance(each, types.FunctionType) or not name.startswith("__")
+        }
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
+        return (value.__wrapped__,)
     if hasattr(value, "digests"):  # Client data, whose other attributes may differ.
-        return [value.digests]
-    return sorted(getattr(value, "__dict__", {}).items())
+        return value.digests, getattr(value, "functions", ())
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        return array.ravel().tolist() if array.dtype.hasobject else [of_examples(array)]
+    if hasattr(value, "get_config"):  # Of Keras. Weights may have random values.
+        fixed = getattr(value, "non_trainable_weights", ())
+        return kind, of_config(value), [np.asarray(each) for each in fixed]
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {**fields, "class": kind} if is_own(kind.__module__) else fields
+    if is_own(kind.__module__) or kind.__module__.split(".")[0] in _STANDARD:
+        reduced = value.__reduce_ex__(2)
+        parts = (reduced,) if isinstance(reduced, str) else reduced[1:]
+        parts = [[*each] if hasattr(each, "__next__") else each for each in parts]
+        return [kind, *parts]
+    simple = (*_PLAIN, np.generic, dict, tuple, list, types.FunctionType)
+    return {  # Other objects of packages may differ between processes.
+        name: each
+        for name, each in vars(value).items()
+        if isinstance(each, simple) or hasattr(each, "__array__")
+        if name.strip("_") != "name"
+    }
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the globals that a function names, but modules and parsed flags."""
+    codes, found = [function.__code__], {}
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        for each in dis.get_instructions(code):
+            if each.opname == "LOAD_GLOBAL" and each.argval in function.__globals__:
+                value = function.__globals__[each.argval]
+                if not isinstance(value, (types.ModuleType, argparse.Namespace)):
+                    found[each.argval] = value
+    return found
+
+
+def of_config(value: Any) -> str:
+    """Returns the config of an object of Keras with its layers' names numbered."""
+    try:
+        text = json.dumps(value.get_config(), default=described)
+    except NotImplementedError:  # A sub-classed model.
+        shapes = [each.shape for each in getattr(value, "weights", ())]
+        text = repr([type(value).__qualname__, shapes])
+    # Keras numbers layer names, so two copies of a network may have different names.
+    for number, name in enumerate(
+        dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
+    ):
+        text = text.replace(name, f'"#{number}"')
+    return text
 
 
 def of_split(client_ids: Sequence[str], positions: Sequence[Any]) -> str:

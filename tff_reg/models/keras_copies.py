@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +16,16 @@ from tff_reg.seam import keras_internals
 
 
 def digest(model: Any) -> str:
-    """Returns a digest that is equal for Keras models of one architecture and loss."""
-    try:
-        text = json.dumps(model.get_config(), default=repr)
-    except NotImplementedError:
-        text = repr([type(model).__qualname__, [each.shape for each in model.weights]])
-    # Keras numbers layer names, so two copies of a network may have different names.
-    for number, name in enumerate(
-        dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
-    ):
-        text = text.replace(name, f'"#{number}"')
+    """Returns a digest that is equal for Keras models of one architecture and loss.
+
+    The code of the user's layers, activations and loss is part of it.
+    """
+    text = digests.of_config(model)
+    used: set[Any] = set()
+    for each in keras_internals.layers_of(model):
+        used |= {type(each), getattr(each, "activation", None)}
+    if own := {e for e in used if digests.is_own(getattr(e, "__module__", "tff_reg"))}:
+        text += digests.of_function(own)
     if getattr(model, "compiled", True) and getattr(model, "loss", None) is not None:
         config = getattr(model, "get_compile_config", dict)() or {}
         text += digests.of_function((model.loss, config.get("loss_weights")))

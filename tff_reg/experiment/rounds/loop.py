@@ -7,7 +7,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, data, lazy
@@ -60,9 +60,7 @@ class Rounds:
             "client_dataset_fn": name_of(training.client_dataset_fn),
             "metrics": list(getattr(training.evaluate, "metrics", ())),
         }
-        for name, argument in digests.FUNCTIONS.items():
-            function = getattr(training, argument)
-            function = getattr(function, "functions", function)
+        for name, function in self._functions():
             own[name] = function and digests.of_function(function)
         self._settings = _as_json({**training.settings, **own})
         directory = training.output_dir
@@ -98,7 +96,16 @@ class Rounds:
     def __enter__(self) -> Rounds:
         return self
 
+    def _functions(self) -> Iterator[tuple[str, Any]]:
+        """Yields the user's functions by the names of their digests."""
+        for name, argument in digests.FUNCTIONS.items():
+            function = getattr(self._training, argument)
+            yield name, getattr(function, "functions", function)
+
     def __exit__(self, *_: object) -> None:
+        for name, function in self._functions():
+            if function:
+                digests.has_run(function, self._settings[name])
         self._progress.close()
         if self._directory is not None:
             self._directory.close()
