@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tff_reg.runtime import (
     context as context_lib,
     visits,
+    workers,
 )
 
 _DATA = tff.SequenceType(np.float32)
@@ -353,3 +354,33 @@ def test_computations_that_are_not_tensorflows_are_refused(in_process):
 )
 def test_an_error_in_a_clients_graph_names_the_hook(text, words):
     assert visits.reason(RuntimeError(text)).startswith(words)
+
+
+class _Cohort:
+    """Clients of the given sizes; remembers in which order they began."""
+
+    def __init__(self, sizes, result):
+        self._sizes, self._result, self.begun = sizes, result, []
+
+    def __len__(self):
+        return len(self._sizes)
+
+    def num_bytes(self, index):
+        return self._sizes[index]
+
+    def visit(self, index):
+        self.begun.append(index)
+        time.sleep(0.02)
+        return [[index, self._result]]
+
+
+@pytest.mark.parametrize(
+    "numbers, order", [(1, [0, 1, 4, 3, 2, 5]), (2**20, [0, 1, 2, 3, 4, 5])]
+)
+def test_the_largest_clients_begin_first_unless_results_are_large(numbers, order):
+    cohort = _Cohort([1, 1, 2, 3, 9, 1], tf.zeros([numbers]))
+    two = workers.ClientWorkers(["CPU:0"], 2)
+    assert [index for ((index, _),) in two.results(cohort)] == [*range(6)]
+    assert sorted(cohort.begun) == [*range(6)]
+    assert {*cohort.begun[2:4]} == {*order[2:4]}  # Two at a time.
+    two.stop()

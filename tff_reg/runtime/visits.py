@@ -123,6 +123,10 @@ class Cohort:
         """Returns the values of client `index`."""
         return [each.members[index] for each in self._at_clients]
 
+    def num_bytes(self, index: int) -> int:
+        """Returns the bytes of client `index`'s values, its examples among them."""
+        return values.num_bytes(self.members(index))
+
     def visit(self, index: int) -> list[list[Any]]:
         """Does the work of client `index` in this thread; see `Program.run`."""
         with self.naming(index):

@@ -54,21 +54,26 @@ class ClientWorkers:
             for index in range(count):
                 yield self._visit(cohort, index)
             return
-        futures = collections.deque()
-        submitted = 0
+        left = collections.deque(range(count))
+        futures: dict[int, concurrent.futures.Future] = {}
         try:
-            while submitted < count or futures:
-                while submitted < count and len(futures) < window:
-                    pool = self._pool(self._device(submitted))
-                    futures.append(pool.submit(self._visit, cohort, submitted))
-                    submitted += 1
-                result = futures.popleft().result()
-                if submitted == window == at_a_time:
+            for index in range(count):
+                while left and len(futures) < window:
+                    following = left.popleft()
+                    pool = self._pool(self._device(following))
+                    futures[following] = pool.submit(self._visit, cohort, following)
+                result = futures.pop(index).result()
+                if index == 0 and may_wait(result, count) == count:
+                    # The longest first, so that no long one is left for the end.
+                    left = collections.deque(sorted(left, key=cohort.num_bytes))
+                    left.reverse()
+                    window = count
+                elif index == 0:
                     window += may_wait(result, at_a_time)
                 yield result
                 del result
         finally:
-            for future in futures:
+            for future in futures.values():
                 future.cancel()
 
     def stop(self) -> None:
