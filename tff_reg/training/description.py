@@ -112,12 +112,13 @@ def _seen(
     model: Any, training: local_training.LocalTraining, needs: needs_lib.Needs
 ) -> dict[str, Any]:
     """Returns the fields of `Description` that are read from the model."""
-    uniform = tff.learning.ClientWeighting.UNIFORM
-    own = local_round.LocalRound(lambda: model, training, uniform, needs)
+    learning_model.check_model(model)
+    for method in training.methods:
+        checks.check_model(method, model)
     finalizers = collections.OrderedDict(model.metric_finalizers())
-    for name in own.measurement_names:
+    for name in needs.measurement_names(training.methods):
         finalizers[name] = learning_model.finalize_ratio
-    for name in own.blamed:
+    for name in finishing.blamed_names(training.methods):
         key = f"{name}/{finishing.NOT_FINITE}"
         finalizers[key] = learning_model.finalize_identity
     finalizers[finishing.REJECTED] = learning_model.finalize_identity

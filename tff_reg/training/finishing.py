@@ -20,11 +20,7 @@ NOT_FINITE = "not_finite"
 
 
 class Finishing:
-    """The end of a client's round: makes the client's output.
-
-    Attributes:
-      blamed: Names of the methods that have a metric `<method>/not_finite`.
-    """
+    """The end of a client's round: makes the client's output."""
 
     def __init__(
         self,
@@ -35,7 +31,6 @@ class Finishing:
     ):
         self._model, self._is_uniform, self._hooks = model, is_uniform, hooks
         self._by_name = {method.name: method for method in methods}
-        self.blamed = [method.name for method in methods if _has_part(method)]
 
     def finish(
         self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
@@ -51,7 +46,7 @@ class Finishing:
             name: tf.logical_not(
                 self._is_sound(name, finished[name], progress, is_finite)
             )
-            for name in self.blamed
+            for name in blamed_names([*self._by_name.values()])
         }
         is_finite = tf.reduce_all([is_finite, *map(tf.logical_not, blamed.values())])
         has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
@@ -167,10 +162,16 @@ class Finishing:
         return metrics
 
 
-def _has_part(method: method_lib.Method) -> bool:
-    """Whether a method has a term, memories or uploads, which may not be finite."""
-    has_term = method_lib.overrides(method, "term")
-    return has_term or bool(method.client_memory or method.uploads)
+def blamed_names(methods: Sequence[method_lib.Method]) -> list[str]:
+    """Returns the names of the methods that have a metric `<method>/not_finite`.
+
+    They have a term, memories or uploads, which may not be finite.
+    """
+    return [
+        m.name
+        for m in methods
+        if method_lib.overrides(m, "term") or m.client_memory or m.uploads
+    ]
 
 
 def _uploads(

@@ -33,8 +33,6 @@ class LocalRound:
 
     Attributes:
       has_network: Whether the model shows its network.
-      measurement_names: Names of the methods' measurements, `<method>/<name>`.
-      blamed: Names of the methods that have a metric `<method>/not_finite`.
     """
 
     _step_type = local_step_lib.LocalStep
@@ -58,7 +56,6 @@ class LocalRound:
             self._model, self._references, methods, needs, self._hooks
         )
         self.has_network = self._local_step.has_network
-        self.measurement_names = self._local_step.measurement_names
         of_network = self._facts(self._model.network) if self.has_network else {}
         is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
         self._views = views.Views(
@@ -67,7 +64,6 @@ class LocalRound:
         self._finishing = finishing.Finishing(
             self._model, methods, is_uniform, self._hooks
         )
-        self.blamed = self._finishing.blamed
         self._updater = optimizers.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
 
@@ -151,7 +147,8 @@ class LocalRound:
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
             sums=collections.OrderedDict(
-                (name, tf.constant(0.0)) for name in self.measurement_names
+                (name, tf.constant(0.0))
+                for name in self._needs.measurement_names([*self._by_name.values()])
             ),
             gradient_sum=(
                 tuple(tf.zeros_like(v) for v in self._variables)

@@ -57,15 +57,6 @@ class LocalStep:
         )
         self._draws = self.has_network and model.network.is_random
 
-    @property
-    def measurement_names(self) -> list[str]:
-        """Names of the methods' measurements, `<method>/<name>`."""
-        return [
-            f"{method.name}/{name}"
-            for method in self._methods
-            for name in self._needs.measurements.get(method.name, ())
-        ]
-
     def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
         """Runs the batch forward and backward, once or as the hook `gradient` asks.
 

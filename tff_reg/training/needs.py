@@ -36,6 +36,14 @@ class Needs:
         default_factory=dict[str, Sequence[str]]
     )
 
+    def measurement_names(self, methods: Sequence[method_lib.Method]) -> list[str]:
+        """Returns the names of the methods' measurements, `<method>/<name>`."""
+        return [
+            f"{method.name}/{name}"
+            for method in methods
+            for name in self.measurements.get(method.name, ())
+        ]
+
 
 class HParams(collections.OrderedDict[str, Any]):
     """The client optimiser's hyperparameters, with an error for missing ones."""
