@@ -18,12 +18,14 @@ def keras(request):
     return keras_zoo.KERASES[request.param]
 
 
-def _user_model(keras):
+def _user_model(keras, activation="softmax"):
     L = keras.layers
     keras.utils.set_random_seed(0)
     layers = [L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.Dropout(0.2)]
-    last = L.Dense(3, activation="softmax")
-    return keras.Sequential([keras.Input(SHAPE), *layers, L.Flatten(), last])
+    last = L.Dense(3, activation=activation)
+    model = keras.Sequential([keras.Input(SHAPE), *layers, L.Flatten(), last])
+    model.compile(loss="sparse_categorical_crossentropy")
+    return model
 
 
 def _examples():
@@ -55,7 +57,11 @@ def _run(model_fn, chosen=(), normalize=NORMALIZE, **options):
             total_rounds=2,
             clients_per_round=2,
             evaluate=experiment.CentralEvaluation(
-                process.model_fn, x, y, preprocess_fn=normalize
+                process.model_fn,
+                x,
+                y,
+                preprocess_fn=normalize,
+                metrics={"highest": lambda y, p: p.max(axis=-1)},
             ),
             progress=progress.Silence(),
             **options,
@@ -65,15 +71,21 @@ def _run(model_fn, chosen=(), normalize=NORMALIZE, **options):
 def _assert_as_evaluated(predicted, result):
     accuracy = np.mean(np.argmax(predicted, axis=1) == _examples()[1])
     assert accuracy == pytest.approx(result.rows[-1]["evaluation/accuracy"])
+    highest = np.mean(np.max(predicted, axis=1))
+    assert highest == pytest.approx(result.rows[-1]["evaluation/highest"], rel=1e-5)
 
 
-def test_a_results_model_preprocesses_and_is_saved(keras, tmp_path):
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.filterwarnings("ignore:The model .* returns no probabilities")
+def test_a_results_model_preprocesses_and_is_saved(keras, tmp_path, activation):
     def root(x):
         return tf.sqrt(tf.cast(x, tf.float32))
 
-    result = _run(models.from_keras(_user_model(keras)), normalize=root)
+    model_fn = models.from_keras(_user_model(keras, activation))
+    result = _run(model_fn, normalize=root)
     predicted = result.model.predict(_examples()[0])
-    np.testing.assert_allclose(predicted.sum(axis=1), 1, rtol=1e-5)
+    expected = model_fn.keras_model(result.weights)(root(_examples()[0]))
+    np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
     _assert_as_evaluated(predicted, result)
     result.model.save(tmp_path / "model")
     signature = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]

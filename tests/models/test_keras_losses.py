@@ -182,6 +182,8 @@ LAST = {
         True,
     ),
     "sigmoid": (lambda L: [L.Dense(3, "sigmoid")], False),
+    "a forgotten softmax": (lambda L: [L.Dense(3)], False),
+    "relu": (lambda L: [L.Dense(3, "relu")], False),
     "softmax of pairs": (
         lambda L: [L.Dense(4), L.Reshape((2, 2)), L.Softmax(), L.Flatten()],
         False,
@@ -190,20 +192,24 @@ LAST = {
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_logits_are_the_input_of_a_last_softmax_as_in_keras(keras, last):
+def test_a_last_layers_loss_accuracy_and_predictions_are_keras_own(keras, last):
     x = 30 * np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    y = np.arange(6) % 3
+    y = np.arange(6, dtype=np.int32) % 3
     keras.utils.set_random_seed(0)
     layers, from_logits = LAST[last][0](keras.layers), LAST[last][1]
     model = keras.Sequential([keras.Input((4,)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
-    model.compile(loss=loss)
+    model.compile(loss=loss, metrics=["accuracy"])
     what = "probabilities" if from_logits else "no probabilities"
     with pytest.warns(UserWarning, match=f"returns {what}"):
         learned = models.from_keras(model)()
         expected = model.evaluate(x, y, verbose=0)
-    found = learned.loss_fn(y, learned.network(x, models.ForwardPass()).logits)
-    assert float(found) == pytest.approx(expected, rel=1e-6)
+    batch = collections.OrderedDict(x=x, y=y)
+    found = learned.forward_pass(batch, training=False)
+    correct, count = learned.report_local_unfinalized_metrics()["accuracy"]
+    np.testing.assert_allclose([found.loss, correct / count], expected, rtol=1e-6)
+    predicted = model.predict(x, verbose=0)
+    np.testing.assert_allclose(found.predictions, predicted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])

@@ -132,6 +132,17 @@ def test_three_steps_are_keras_own(keras, name):
         assert (has_head, model_fn().network.block_names) == LAST[name]
 
 
+@pytest.mark.filterwarnings("ignore:The model .* returns no probabilities")
+def test_the_accuracy_in_training_is_of_what_the_model_returns(keras):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(loss="sparse_categorical_crossentropy")
+    model.layers[-1].bias.assign([2.0, 3.0, 4.0])
+    client = _client(tf.TensorSpec([None, 4]), 2, BATCH)
+    client["y"] = np.argmax(model(client["x"]), axis=-1).astype(np.int32)
+    _, metrics = _trained(models.from_keras(model), client)
+    assert metrics["accuracy"] == 1.0
+
+
 # Whether the last `Dense` layer is seen, and the blocks.
 LAST = {
     "pooled last": (False, ["block1", "classifier"]),

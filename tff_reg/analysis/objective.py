@@ -66,7 +66,6 @@ def build(
         blocks = model.network.layer_variables
         loss_fn = None
     network = getattr(model, "network", model)
-    returns_probabilities = loss_fn is not None and network.gives_probabilities
     chosen_loss = loss_fn or getattr(
         model, "loss_fn", models.learning_model.sparse_cross_entropy
     )
@@ -79,10 +78,9 @@ def build(
         settings = models.ForwardPass(
             training=training, update_statistics=False, key=tf.zeros([2], tf.int64)
         )
-        outputs = network(features, settings).logits
-        if returns_probabilities:
-            outputs = tf.nn.softmax(outputs)
-        return tf.reduce_mean(chosen_loss(labels, outputs))
+        outputs = network(features, settings)
+        given = outputs.logits if loss_fn is None else outputs.predictions
+        return tf.reduce_mean(chosen_loss(labels, given))
 
     if blocks is None:
         blocks = {block.name: block.trainable_variables for block in network.blocks}

@@ -88,12 +88,19 @@ class Outputs:
       activations: The outputs of the non-linearities (before any pooling that
         follows them), if the pass recorded them; the logits are never among
         them.
+      gives_probabilities: As in `BlockModel`.
     """
 
     block_outputs: Sequence[tf.Tensor]
     embedding: tf.Tensor
     logits: tf.Tensor
     activations: Sequence[tf.Tensor]
+    gives_probabilities: bool = False
+
+    @property
+    def predictions(self) -> tf.Tensor:
+        """What the model returns: logits, or probabilities."""
+        return tf.nn.softmax(self.logits) if self.gives_probabilities else self.logits
 
 
 def number_of_channels(x) -> Union[int, tf.Tensor]:

@@ -94,16 +94,19 @@ class WholeOutputs:
     """The outputs of a network whose last layer is not linear.
 
     Attributes:
-      logits: The model's output: a tensor or a structure of tensors.
+      predictions: The model's output: a tensor or a structure of tensors.
+      logits: The same; of probabilities, their logarithms.
       activations: As in `Outputs`.
     """
 
     def __init__(
         self,
+        predictions: Any,
         logits: Any,
         activations: Sequence[tf.Tensor],
         block_outputs: Sequence[tf.Tensor],
     ):
+        self.predictions = predictions
         self.logits = logits
         self.activations = activations
         self._block_outputs = block_outputs
@@ -334,7 +337,7 @@ class KerasNetwork(block_model.BlockModel):
         ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
         if plan.head is None:
             logits = _log(call.output) if plan.gives_probabilities else call.output
-            return WholeOutputs(logits, recorded, [*ended, logits])
+            return WholeOutputs(call.output, logits, recorded, [*ended, logits])
         embedding = keras_calls.input_of(plan.head, call)
         ended = ended or [embedding]
         logits = self.blocks[-1].classify(embedding, forward)
@@ -343,6 +346,7 @@ class KerasNetwork(block_model.BlockModel):
             embedding=embedding,
             logits=logits,
             activations=recorded,
+            gives_probabilities=plan.gives_probabilities,
         )
 
     def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:

@@ -95,34 +95,34 @@ class LearningModel(tff.learning.models.VariableModel):
         return collections.OrderedDict(x=self.network.input_spec, y=self._label_spec)
 
     def predict_on_batch(self, x, training: bool = True):
-        return self.network(x, ForwardPass(training=training)).logits
+        return self.network(x, ForwardPass(training=training)).predictions
 
     def forward_pass(self, batch_input, training: bool = True):
         added: list[tf.Tensor] = []
         forward = ForwardPass(training=training, keep_loss=added.append)
-        logits = self.network(batch_input["x"], forward).logits
-        loss = self.loss_fn(batch_input["y"], logits)
+        outputs = self.network(batch_input["x"], forward)
+        loss = self.loss_fn(batch_input["y"], outputs.logits)
         if added and training:
             loss += tf.add_n(added)
-        self.update_metrics(batch_input["y"], logits, loss)
-        count = tf.shape(tf.nest.flatten(logits)[0])[0]
+        self.update_metrics(batch_input["y"], outputs.predictions, loss)
+        count = tf.shape(tf.nest.flatten(outputs.logits)[0])[0]
         return tff.learning.models.BatchOutput(
-            loss=loss, predictions=logits, num_examples=count
+            loss=loss, predictions=outputs.predictions, num_examples=count
         )
 
-    def update_metrics(self, labels, logits, loss):
+    def update_metrics(self, labels, predictions, loss):
         """Adds a batch to the metrics.
 
         Args:
           labels: int [batch], or other labels that `loss_fn` accepts.
-          logits: float [batch, num_classes], or other outputs of the network.
+          predictions: float [batch, num_classes], or other outputs of the network.
           loss: The batch's mean loss, a scalar.
         """
         count = tf.shape(tf.nest.flatten(labels)[0], out_type=tf.int64)[0]
         mean_loss = tf.cast(loss, tf.float32)
         self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))
         if self.has_accuracy:
-            self._correct.assign_add(count_correct(labels, logits))
+            self._correct.assign_add(count_correct(labels, predictions))
         self._examples.assign_add(count)
 
     def report_local_unfinalized_metrics(self):

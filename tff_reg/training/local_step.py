@@ -244,7 +244,7 @@ class LocalStep:
         if added:  # The network's own penalties on weights and activations.
             task_loss += tf.add_n(added)
         if is_first:
-            model.update_metrics(labels, outputs.logits, task_loss)
+            model.update_metrics(labels, outputs.predictions, task_loss)
         step = method_lib.Step(
             network=network,
             outputs=outputs,

@@ -65,8 +65,8 @@ class CentralEvaluation:
           metrics: Further metrics by name. Each is a Keras metric, or a function called
             with the labels [n] and the model's predictions [n, ...] of all examples,
             NumPy arrays; it returns a number, or one number per example, which are
-            averaged. Predictions are logits, or probabilities if the model ends in a
-            softmax.
+            averaged. Predictions are what the model returns: logits, of a Keras model
+            maybe probabilities.
 
         Raises:
           TypeError: If a metric is neither.
@@ -96,11 +96,11 @@ class CentralEvaluation:
 
     def _traced(self) -> Any:
         """Traces the function of a batch: loss, number correct, maybe predictions."""
-        network = getattr(self._model, "network", None)
+        is_ours = hasattr(self._model, "network")
         preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
         spec = tf.nest.map_structure(_batch_spec, [self._x, self._y])
 
-        @functools.partial(tf.function, input_signature=spec, autograph=network is None)
+        @functools.partial(tf.function, input_signature=spec, autograph=not is_ours)
         def batch_totals(x, y):
             features = x if preprocess is None else preprocess(x)
             batch = collections.OrderedDict(x=features, y=y)
@@ -110,8 +110,6 @@ class CentralEvaluation:
             if self._has_accuracy:
                 correct = learning_model.count_correct(y, output.predictions)
             predictions = output.predictions if self.metrics else ()
-            if self.metrics and getattr(network, "gives_probabilities", False):
-                predictions = tf.nn.softmax(predictions)
             return tf.cast(output.loss, tf.float64), correct, predictions
 
         return batch_totals.get_concrete_function()

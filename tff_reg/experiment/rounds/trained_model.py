@@ -24,15 +24,12 @@ class TrainedModel(tf.Module):
         input_spec: Any = None,
     ):
         super().__init__()
-        network = getattr(model, "network", None)
-        gives_probabilities = getattr(network, "gives_probabilities", False)
         # TensorFlow saves the variables that are an attribute.
         self.weights = [*model.trainable_variables, *model.non_trainable_variables]
 
         def serve(x):
             x = dtypes.converted(preprocess_fn)(x) if preprocess_fn else x
-            outputs = model.predict_on_batch(x, training=False)
-            return tf.nn.softmax(outputs) if gives_probabilities else outputs
+            return model.predict_on_batch(x, training=False)
 
         spec = model.input_spec["x"] if input_spec is None else input_spec
         self._serve = tf.function(serve, input_signature=[spec], autograph=False)
