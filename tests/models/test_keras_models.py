@@ -261,6 +261,11 @@ def _block(keras, activation, inside=None):
     return Block()
 
 
+def _functional(keras, function, *options):
+    x = keras.Input((3, 4))
+    return keras.Model(x, function(keras.layers.Dense(8)(x), *options))
+
+
 # Layers before the last one, each of an input [batch, 3, 4].
 ACTIVATIONS = {
     "layer in Dense": lambda k, L: [L.Dense(8, activation=L.LeakyReLU())],
@@ -279,9 +284,10 @@ ACTIVATIONS = {
     "recurrent": lambda k, L: [L.GRU(8, return_sequences=True), L.LSTM(5, unroll=True)],
     "softmax last": lambda k, L: [L.Dense(5, "relu")],
     "softmax as a layer": lambda k, L: [L.Dense(8), L.Softmax()],
-    "function": lambda k, L: [
-        k.Model(x := k.Input((3, 4)), k.activations.relu(L.Dense(8)(x)))
-    ],
+    "function": lambda k, L: [_functional(k, k.activations.relu)],
+    "exponential": lambda k, L: [_functional(k, k.activations.exponential)],
+    "a leaky relu": lambda k, L: [_functional(k, k.activations.relu, 0.1)],
+    "a relu to 6": lambda k, L: [_functional(k, k.activations.relu, 0.0, 6.0)],
     "attention": lambda k, L: [
         k.Model(x := k.Input((3, 4)), L.MultiHeadAttention(1, 2)(x, x)),
         L.Dense(8, "relu"),

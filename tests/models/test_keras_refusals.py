@@ -87,6 +87,10 @@ BAD = {
         "reads the variable 'Variable:0', which is no weight of it",
     ),
     "a lookup table": (_looking_up, "reads a lookup table"),
+    "a loss per example": (
+        lambda k: _compiled(k, k.losses.MeanSquaredError(reduction="none")),
+        "was compiled with reduction=None, and Keras trains the sum",
+    ),
     "losses of others": (
         lambda k: _compiled(k, {"a": "mse", "c": "mse"}),
         r"losses of \['a', 'c'\], and its outputs are \['a', 'b'\]",

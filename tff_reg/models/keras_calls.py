@@ -155,7 +155,7 @@ def _is_linear(layer: Any) -> bool:
 
 def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
     """Returns the layers and functions whose output is that of one non-linearity."""
-    inner_ones = [getattr(layer, "activation", None) for layer in layers]
+    given = [getattr(layer, "activation", None) for layer in layers]
     in_attention = [id(inner.softmax_of(layer)) for layer in layers]
 
     def is_one(layer: Any) -> bool:
@@ -163,12 +163,12 @@ def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
             return not hasattr(layer, "activation") or not _is_linear(layer)
         kinds = {kind.__name__ for kind in type(layer).__mro__}
         is_known = not kinds.isdisjoint(_NON_LINEAR_LAYERS)
-        is_inner = any(layer is each for each in inner_ones)
-        is_own = is_inner and not hasattr(layer, "activation")
+        is_own = any(layer is f for f in given) and not hasattr(layer, "activation")
         return (is_known and id(layer) not in in_attention) or is_own
 
     functions = dict(each for layer in layers for each in inner.functions_of(layer))
-    names = {name.replace("_", "") for name in dir(keras_of(layers[0]).activations)}
+    known = [*dir(keras_of(layers[0]).activations), *inner.CALLED_FUNCTIONS]
+    names = {name.replace("_", "") for name in known}
     return [
         *(layer for layer in layers if is_one(layer)),
         *(f for f, name in functions.items() if name.replace("_", "").lower() in names),

@@ -99,6 +99,12 @@ def loss_of(
         None if each is None else keras.losses.get(each)
         for each in _each(model, "losses", loss, names, loss)
     ]
+    reductions = [getattr(each, "reduction", "auto") for each in losses]
+    if given is None and not {None, "none"}.isdisjoint(reductions):
+        raise ValueError(
+            f"The model {model.name!r} was compiled with reduction=None, and Keras"
+            " trains the sum over a batch: leave reduction out, or give 'sum'."
+        )
     if names is None and _is_sparse(losses[0]):
         from_logits = bool(_config_of(losses[0]).get("from_logits"))
         if from_logits == _are_probabilities(outputs):
