@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import json
 import pathlib
 import types
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.experiment.stopping import StopHere, StopsAfter
-from tff_reg import experiment
+from tff_reg import data, experiment, methods, models, training
 from tff_reg.data import digests
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -60,8 +61,44 @@ def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
         server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
     )
+    with pytest.raises(experiment.DirectoryError, match="process.hparams=.*beta_1"):
+        run(tmp_path / "a", total_rounds=2, process=other)
+    config = tmp_path / "a" / "config.json"  # Of a run that did not record it.
+    older = json.loads(config.read_text())
+    del older["process.hparams"]
+    config.write_text(json.dumps(older))
     with pytest.raises(experiment.StateMismatchError, match="another process"):
         run(tmp_path / "a", total_rounds=2, process=other)
+
+
+def _built(prox=0.1, rate=0.1, batch_size=5, weights_of=0, **more):
+    keras.utils.set_random_seed(weights_of)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    return training.build_regularized(
+        models.from_keras(model),
+        [] if prox is None else [methods.FedProx(prox)],
+        training.build_sgd(rate),
+        client_data=training.WholeClientData(batch_size, **more),
+    )
+
+
+# Five seconds: a process is built for each.
+def test_another_process_is_refused_by_what_differs(run, tmp_path):
+    x, y = np.eye(6, 3, dtype=np.float32), np.zeros(6, np.int32)
+    clients = data.ArrayClientData(x, y, [np.arange(3), np.arange(3, 6)])
+    given = dict(client_data=clients, clients_per_round=2, evaluate=None)
+    run(tmp_path / "a", process=_built(), **given, total_rounds=1)
+    run(tmp_path / "a", process=_built(), **given, total_rounds=2)
+    for changed, what in (
+        ({"prox": 100.0}, r"methods=\(FedProx\(strength=0.1\)\), not .*100"),
+        ({"prox": None}, "process.methods="),
+        ({"rate": 0.2}, "process.client_optimizer_fn=.*0.1.*, not .*0.2"),
+        ({"batch_size": 4}, "process.client_data=.*batch_size=5.* not .*=4"),
+        ({"local_epochs": 2}, "process.client_data="),
+        ({"weights_of": 1}, "a Keras model that begins with other weights"),
+    ):
+        with pytest.raises(experiment.DirectoryError, match=what):
+            run(tmp_path / "a", process=_built(**changed), **given, total_rounds=2)
 
 
 def test_a_directory_in_use_is_refused(run, tmp_path):

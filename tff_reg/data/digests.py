@@ -24,6 +24,8 @@ from tff_reg.lazy import np
 EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
 # Names in `config.json`: of the digest of all examples, and of that of their split.
 DATA, DEALT = "digest_of_data", "digest_of_split"
+# Those of the user's Keras model and its weights.
+KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # The same of the user's functions, which are the arguments of these names.
 FUNCTIONS = {
     f"digest_of_{n}": n for n in ("sample_fn", "client_dataset_fn", "evaluate")
@@ -99,7 +101,7 @@ def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     `seen` has the values so far, which are kept, and their texts by their `id`.
     """
     if isinstance(value, (*_PLAIN, np.generic)):
-        return repr(value)
+        return str(value) if isinstance(value, np.generic) else repr(value)
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if id(value) not in seen:
         seen[id(value)] = value, name  # For one that contains itself.
@@ -113,7 +115,9 @@ def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
             texts = [_content(each, seen) for each in parts]
         if isinstance(parts, (dict, set, frozenset)):
             texts.sort()
-        text = f"{name}({', '.join(texts)})" if texts else name
+        is_plain = type(value) in (dict, list, tuple)
+        name = "" if is_plain else name
+        text = f"{name}({', '.join(texts)})" if texts or is_plain else name
         is_code = isinstance(value, (types.CodeType, types.FunctionType, type))
         if texts and (is_code or len(text) > 200):
             text = f"{name}:{_short(text)}"

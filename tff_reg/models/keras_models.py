@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -15,9 +16,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tff_reg.data import digests
 from tff_reg.models import (
     block_model,
     keras_calls,
+    keras_copies,
     keras_losses,
     keras_network,
     keras_parts,
@@ -49,6 +52,14 @@ class KerasModelFn:
             self.assumed = f"its outputs are taken as {kind}"
         self._loss_fn = loss.loss_fn
         self._label_spec = label_spec
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """The digests of the Keras model and of its weights."""
+        return {
+            digests.KERAS_MODEL: keras_copies.digest(self.plan.model),
+            digests.KERAS_WEIGHTS: digests.of_examples(*self.plan.values),
+        }
 
     def __call__(self, *, in_place: bool = False) -> learning_model_lib.LearningModel:
         """Makes a model; with `in_place` it shares the Keras model's variables."""

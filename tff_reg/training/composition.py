@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from tff_reg.data import digests
 from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.models import learning_model
@@ -116,6 +117,7 @@ def build_regularized(
       ValueError: If methods conflict with one another, the layers, the weighting, the
         server optimiser or the aggregator.
     """
+    given = dict(locals())
     _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
     if not isinstance(client_weighting, tff.learning.ClientWeighting):
         raise TypeError(
@@ -139,13 +141,21 @@ def build_regularized(
         client_weighting=client_weighting,
         metrics_aggregator=metrics_aggregator,
     )
-    return _compose(
+    process = _compose(
         description_lib.describe(model_fn, training),
         server_optimizer,
         model_distributor,
         model_aggregator,
         build_work,
     )
+    known = getattr(given["model_fn"], "digests", {})
+    left_out = {"debug_eager", "model_fn" if known else ""}
+    process.built_from = known | {
+        f"process.{name}": digests.described(value)
+        for name, value in given.items()
+        if name not in left_out
+    }
+    return process
 
 
 def _compose(
@@ -416,4 +426,10 @@ def _build(
         "population": local_training.Population(settings.num_clients),
         **arguments,
     }
-    return build_regularized(model_fn, methods, **given)
+    process = build_regularized(model_fn, methods, **given)
+    if rates := settings.client_learning_rates:  # There may be more, later.
+        process.built_from |= {
+            "client_learning_rates": rates,
+            "process.learning_rate_schedule": "listed",
+        }
+    return process

@@ -60,6 +60,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
 
     # Makes the model that the weights fit, if `tff_reg.training` built the process.
     model_fn: Optional[Callable[[], Any]] = None
+    # What it built the process from, as texts by name.
+    built_from: Any = None
 
     def __init__(
         self,

@@ -41,8 +41,6 @@ MACHINE = (
 CODE = "code"
 # The folders of this package on which the numbers of runs do not depend.
 _ONLY_LOOKS = ("analysis", "commands")
-# A digest of the user's Keras model and its weights.
-KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # What is suspicious about a run's data and model, in sentences.
 REMARKS = "remarks"
 # Names whose values are no settings.
@@ -77,7 +75,7 @@ def differences(
 
 def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns what may differ if runs differ only in their seed."""
-    names = ["seed", KERAS_WEIGHTS]
+    names = ["seed", digests.KERAS_WEIGHTS]
     if config.get("partition") != "split_file":
         names.append(digests.DEALT)
     if config.get("validation_share"):

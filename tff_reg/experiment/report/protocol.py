@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import digests
-from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
+from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
 from tff_reg.settings import as_text
@@ -29,8 +29,8 @@ _DIGESTS = {
     digests.DATA: "data",
     digests.DEALT: "split of the data into clients",
     **{name: f"code of {what}" for name, what in digests.FUNCTIONS.items()},
-    identity_lib.KERAS_MODEL: "Keras model",
-    identity_lib.KERAS_WEIGHTS: "initial weights of the Keras model",
+    digests.KERAS_MODEL: "Keras model",
+    digests.KERAS_WEIGHTS: "initial weights of the Keras model",
 }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import tables
+from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import protocol as protocol_lib
 from tff_reg.experiment.report.finished_runs import (
@@ -195,7 +196,7 @@ class Table:
         for text in dict.fromkeys(itertools.chain(*remarks)):
             notes.append(f"{text[0].upper()}{text[1:]}.")
         begun = [
-            [c.get(identity.KERAS_WEIGHTS) for c in each] for each in configs.values()
+            [c.get(digests.KERAS_WEIGHTS) for c in each] for each in configs.values()
         ]
         if any(len(each) > 1 and each[0] and len({*each}) == 1 for each in begun):
             notes.append(

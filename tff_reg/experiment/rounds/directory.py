@@ -45,8 +45,8 @@ _DIGESTS = {
     digests.DATA: "other data",
     digests.DEALT: "other clients, or of another split of the data into them",
     **{name: f"another {what}" for name, what in digests.FUNCTIONS.items()},
-    identity_lib.KERAS_MODEL: "another Keras model",
-    identity_lib.KERAS_WEIGHTS: (
+    digests.KERAS_MODEL: "another Keras model",
+    digests.KERAS_WEIGHTS: (
         "a Keras model that begins with other weights (call"
         " keras.utils.set_random_seed before it is made)"
     ),

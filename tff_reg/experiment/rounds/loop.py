@@ -62,7 +62,8 @@ class Rounds:
         }
         for name, function in self._functions():
             own[name] = function and digests.of_function(function)
-        self._settings = _as_json({**training.settings, **own})
+        built_from = getattr(training.process, "built_from", None) or {}
+        self._settings = _as_json({**built_from, **training.settings, **own})
         directory = training.output_dir
         if directory is not None and not isinstance(
             directory, directory_lib.RunDirectory
@@ -137,6 +138,11 @@ class Rounds:
         for each in (self._training.client_data, self._training.evaluate):
             parts.update(getattr(each, "digests", {}))
         self._settings.update(digests.recorded(parts))
+        process = self._training.process
+        get_hparams = getattr(process, "get_hparams", None)
+        if get_hparams and getattr(process, "built_from", None) is None:
+            hparams = digests.described(get_hparams(self._state.server))
+            self._settings["process.hparams"] = hparams
         if not self._training.overwrite:
             directory.check(self._settings)
         config = {**self._settings, **identity.machine()}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, interruption, lazy, runtime, training
-from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -31,8 +30,6 @@ from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
-
-keras_copies = lazy.module("tff_reg.models.keras_copies")
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
@@ -248,7 +245,7 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
     """Builds the process of a run; more arguments as for `build_from_settings`."""
-    return training.build_from_settings(
+    process = training.build_from_settings(
         config.process,
         task.model_fn,
         config,
@@ -259,6 +256,8 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         debug_eager=config.debug_eager,
         **arguments,
     )
+    process.built_from = {}  # The settings of the run say it.
+    return process
 
 
 def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
@@ -289,7 +288,5 @@ def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """Returns what `config.json` has of data and model beside the settings."""
     found: dict[str, Any] = {"class_names": list(task.class_names)}
     if config.model is None:
-        plan = task.model_fn.plan
-        found[identity.KERAS_MODEL] = keras_copies.digest(plan.model)
-        found[identity.KERAS_WEIGHTS] = digests.of_examples(*plan.values)
+        found |= task.model_fn.digests
     return found
