@@ -50,6 +50,8 @@ class Pretending:
         accuracy = 0.3
         if config.validation_share is not None:
             key = (config.strengths["fedprox_strength"], config.seed)
+            if key not in HELD_OUT:
+                return 1, "bin/run: It failed."
             accuracy = HELD_OUT[key]
         diverges = config.strengths.get("fedprox_strength") in self._diverging
         loss = math.nan if diverges else 1.0
@@ -165,6 +167,15 @@ def test_settings_that_end_not_finite_are_never_best(tmp_path):
     )
     text = (tmp_path / "b" / "table.md").read_text()
     assert "| fedprox |" not in text and "no results of fedprox, seed 0." in text
+
+
+def test_failed_runs_of_a_grid_are_told_by_the_table(tmp_path):
+    arguments = ["--processes=fedprox", "--total_rounds=2", f"--output_dir={tmp_path}"]
+    grid = "--grid=fedprox_strength=0.1,0.5"
+    done = call(*arguments, grid, executor=Pretending())
+    assert done.returncode == 1 and "1 of 3 runs failed (fedprox, " in done.stderr
+    text = " ".join((tmp_path / "table.md").read_text().split())
+    assert "no results of fedprox, fedprox_strength=0.5, seed 0." in text
 
 
 # A run that is finished at once, or, where a file says so, sends itself or its parent a

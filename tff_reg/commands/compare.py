@@ -194,7 +194,7 @@ def main(argv, stop, executor=None):
             where = files.make_directory(given.output_dir, "output_dir")
             sensitivity.write(tuner.rows(done.finished), tuner.names, where)
             planned = tuner.plan(tuned)
-            lost = tuner.lost(tuned)
+            lost = [*done.missing, *tuner.lost(tuned)]
             done = several.begin(given, planned, stop, executor)
         if planned:
             measured = planned[0].config  # A recipe may set rounds and targets.

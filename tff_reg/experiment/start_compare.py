@@ -36,7 +36,8 @@ class Comparison:
     Attributes:
       rows: One row per method: numbers by column as in `table.csv` (accuracies are 0 to
         1), None for an empty cell.
-      failed: The reasons of failed runs by the runs' names; empty if all finished.
+      failed: The reasons of failed runs, a grid's among them, by the runs' names; empty
+        if all finished.
       output_dir: Directory of the runs and the files; None if nothing was written.
     """
 
@@ -159,7 +160,7 @@ def compare(arguments: Arguments) -> Comparison:
         )
         common = dataclasses.replace(config, output_dir=where)
         asked: dict[str, Any] = {"processes": names, "seeds": seeds, "tasks": tasks}
-        tuner, tuned = None, {}
+        tuner, tuned, failed = None, {}, {}
         if arguments.grid is None:
             planned = series.plan(common, **asked)
         else:
@@ -167,8 +168,8 @@ def compare(arguments: Arguments) -> Comparison:
                 why = "client_data={...} has no examples to hold out; give (x, y)."
                 raise SettingError("grid", None, why)
             tuner = tuning.Tuning(common, tuning.parse(arguments.grid), **asked)
-            lost = _carry_out(tuner.planned, of_seeds, tasks, say)
-            done = [run for run in tuner.planned if run.name not in lost]
+            failed = _carry_out(tuner.planned, of_seeds, tasks, say)
+            done = [run for run in tuner.planned if run.name not in failed]
             tuned = tuner.best(done)
             planned = tuner.plan(tuned, tasks)
             if not planned:
@@ -181,7 +182,7 @@ def compare(arguments: Arguments) -> Comparison:
         chosen = tuner.names if tuner else ()
         say(*protocol.of(configs, chosen).lines(), "", sep="\n", flush=True)
         untuned = tuner.lost(tuned) if tuner else ()
-        failed = dict.fromkeys(untuned, "no setting of the grid ended finite.")
+        failed |= dict.fromkeys(untuned, "no setting of the grid ended finite.")
         failed |= _carry_out(planned, of_seeds, tasks, say)
         groups: dict[str, list[str]] = {name: [] for name in configs}
         for run in planned:
