@@ -23,13 +23,14 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
     Raises:
       PartitionError: If the partition does not fit the data.
     """
+    seed = settings.seed if settings.partition_seed is None else settings.partition_seed
     if settings.validation_share is not None:
-        data = _with_validation(data, settings.validation_share, settings.seed)
+        data = _with_validation(data, settings.validation_share, seed)
     positions = partitions.partition(
         settings.partition,
         data.y_train,
         settings.num_clients,
-        seed=settings.seed,
+        seed=seed,
         concentration=settings.concentration,
         classes_per_client=settings.classes_per_client,
         domains=data.domains,

@@ -104,6 +104,13 @@ def other_settings(folder):
     ]
 
 
+def other_splits_with_a_partition_seed(folder):
+    return [
+        write_run(folder / f"{s}", [0.5], seed=s, partition_seed=0, digest_of_split=s)
+        for s in (0, 1)
+    ]
+
+
 def other_numbers_of_rounds(folder):
     return [
         write_run(folder / "a", [0.5], seed=0),
@@ -146,6 +153,7 @@ REFUSALS = (
         (lambda folder: [folder / "nothing"], {}, "nothing has no finished run"),
         (somebody_elses, {}, "left alone"),
         (other_settings, {}, "batch_size (8 and 16)"),
+        (other_splits_with_a_partition_seed, {}, "differ in digest_of_split (0 and 1)"),
         (other_numbers_of_rounds, {}, "1 and 2 rounds"),
         (one_seed_twice, {}, "the same seed, 0"),
         (a_run, {"accuracy_at_rounds": [0]}, "it must be"),

@@ -214,6 +214,10 @@ def test_a_file_without_a_process_is_no_runs():
         ({"classes_per_client": 2}, "dirichlet_unbalanced has no classes per client"),
         ({"partition": "split_file"}, "split_file: it is missing"),
         ({"split_file": "f", "partition": "iid"}, "iid has no split file"),
+        (
+            {"partition": "split_file", "split_file": "f", "partition_seed": 1},
+            "partition_seed=1: the split is given",
+        ),
         ({"partition": "domain"}, "the task digits has no domains"),
         (
             {"partition": "domain", "task": "pacs", "num_clients": 10},

@@ -148,6 +148,15 @@ def test_validation_examples_are_held_out_of_the_training_examples():
     assert images(other.test_arrays()[0]) != images(held)
     again = tasks.build("digits", num_clients=4, validation_share=0.25, seed=1)
     assert images(again.test_arrays()[0]) == images(held)
+    # The seed of the partition decides both, and nothing else.
+    given = dict(num_clients=4, validation_share=0.25, seed=2, partition_seed=1)
+    kept = tasks.build("digits", **given)
+    assert images(kept.test_arrays()[0]) == images(held)
+    assert all(map(np.array_equal, kept.partition, built.partition))
+    assert not all(map(np.array_equal, other.partition, built.partition))
+    weights = [each.model_fn().trainable_variables[0] for each in (kept, built, other)]
+    first, second, third = map(np.asarray, weights)
+    assert np.array_equal(first, third) and not np.array_equal(first, second)
 
 
 def all_images(task):

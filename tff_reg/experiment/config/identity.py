@@ -76,6 +76,8 @@ def differences(
 def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns what may differ if runs differ only in their seed."""
     names = ["seed", digests.KERAS_WEIGHTS]
+    if config.get("partition_seed") is not None:
+        return tuple(names)
     if config.get("partition") != "split_file":
         names.append(digests.DEALT)
     if config.get("validation_share"):

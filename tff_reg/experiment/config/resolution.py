@@ -194,6 +194,9 @@ class _Resolution:
 
     def _partition(self) -> None:
         values = self.values
+        if values["partition"] in (None, "split_file"):
+            self._refuse("partition_seed", "the split is given and needs no seed.")
+            values["partition_seed"] = None
         if values["partition"] is None:  # The clients are the user's.
             values["classes_per_client"] = values["split_file"] = None
             return

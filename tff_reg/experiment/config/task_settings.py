@@ -43,6 +43,13 @@ class TaskSettings(process_settings.PopulationSettings):
         minimum=0,
         maximum=keys.LARGEST_SEED,
     )
+    partition_seed: Optional[int] = _of_data(
+        None,
+        help="seed of the partition and of the held-out examples alone, which stay the"
+        " same while seed varies; by default seed",
+        minimum=0,
+        maximum=keys.LARGEST_SEED,
+    )
     scale: Optional[str] = setting(
         None,
         group=WHAT,

@@ -45,6 +45,7 @@ _FIXED = (
     "recipe",
     "settings_of",
     "seed",
+    "partition_seed",
     "output_dir",
     "overwrite",
     "validation_share",
