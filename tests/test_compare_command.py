@@ -294,6 +294,8 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
         (["--processes=fedavg", "--output_dir="], ["--output_dir: it is missing"]),
         (["--processes=fedavg", "--output_dir=/proc/x"], ["cannot be written to"]),
         (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
+        (["--processes=fedavg,man", "--baseline=kd"], ["--baseline=kd", "fedavg, man"]),
+        (["--processes=fedavg", "--baseline=fedavg"], ["=fedavg", "two seeds"]),
     ],
 )
 def test_refusals(arguments, words, tmp_path, no_tensorflow):
@@ -315,17 +317,20 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     )
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "d") == content(compared["directory"])
-    named = no_tensorflow(
-        COMPARE,
+    named_flags = [
         f"--run_dirs=one={folders[0]},two={folders[1]},one={folders[2]}",
         f"--output_dir={tmp_path / 'e'}",
-    )
+    ]
+    named = no_tensorflow(COMPARE, *named_flags, "--baseline=two")
     assert named.returncode == 0, named.stderr
     rows = read_csv(tmp_path / "e" / "table.csv")
     assert [(row["process"], row["runs"]) for row in rows] == [
         ("one", "2"),
         ("two", "1"),
     ]
+    assert "There is no difference to two, which" in " ".join(named.stdout.split())
+    line = commands.refusal(no_tensorflow(COMPARE, *named_flags, "--baseline=fedavg"))
+    assert "--baseline=fedavg: it is not among the compared methods (one, two)" in line
     refused = no_tensorflow(
         COMPARE,
         f"--run_dirs={folders[0]}",

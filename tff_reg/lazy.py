@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     import ray.exceptions as ray_exceptions
     import requests
     import scipy.linalg as scipy_linalg
+    import scipy.special as scipy_special
     import sphinx.cmd.build as sphinx_build
     import tensorflow as tf
     import tensorflow.python.util._pywrap_util_port as tf_port
@@ -90,6 +91,7 @@ else:
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")
     scipy_linalg = _LazyModule("scipy.linalg")
+    scipy_special = _LazyModule("scipy.special")
     sphinx_build = _LazyModule("sphinx.cmd.build")
     requests = _LazyModule("requests")
     pil_image = _LazyModule("PIL.Image")

@@ -60,6 +60,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     "±": r"$\pm$",
+    "\N{MINUS SIGN}": "$-$",
     "<": "$<$",
     ">": "$>$",
 }

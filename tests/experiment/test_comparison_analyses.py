@@ -43,12 +43,13 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
     assert rows[0]["mflops_mean"] == 87.237
     head, _, first, *_ = lines_of(tmp_path / "o")
     assert head == (
-        "| method | seeds | H_T | accuracy (%) | MFLOPs | params (M) | s a round |"
+        "| method | seeds | H_T | accuracy (%) | difference to fedavg (points) |"
+        " p (Holm) | MFLOPs | params (M) | s a round |"
     )
     # Nothing is known of the examples that were trained on.
     assert not (tmp_path / "o" / "compute.png").exists()
     cells = first.split(" | ")
-    assert cells[4:6] == ["87.2", "0.61"] and " ± " in cells[2]
+    assert cells[6:8] == ["87.2", "0.61"] and " ± " in cells[2]
 
 
 def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(

@@ -9,6 +9,7 @@ import pytest
 import tff_reg
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, in_turn, keras_model
 from tff_reg import experiment
+from tff_reg.data import digests
 from tff_reg.models import keras_copies
 
 COMPARED = dict(
@@ -136,7 +137,7 @@ class _Counting(experiment.Callback):
         return "enough" if self.rounds == last else None
 
 
-# Six seconds: six runs.
+# Seven seconds: eight runs.
 def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
     def model(seed):
         keras.utils.set_random_seed(seed)
@@ -153,9 +154,14 @@ def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
     given["callbacks"] = [_Counting(threading.Lock())]
     with pytest.raises(TypeError, match="one cannot be copied .*on_start"):
         tff_reg.compare(["fedavg"], **given, model=model)
-    given.update(callbacks=(), total_rounds=1)
-    one = tff_reg.compare(["fedavg"], **given, model=model(0))
+    given.update(callbacks=(), total_rounds=1, partition_seed=3, baseline="fedprox")
+    one = tff_reg.compare(METHODS, **given, model=model(0))
     assert "All seeds begin with the same weights" in " ".join(str(one).split())
+    assert one.table["difference_seeds"].fillna(0).tolist() == [2, 0]
+    for text in ("difference to fedprox (points)", "partition_seed=3"):
+        assert text in str(one)
+    runs = [run.config for group in one._table.groups.values() for run in group]
+    assert len({run[digests.DEALT] for run in runs}) == 1
 
 
 # Five seconds: a grid is a run more for each of its settings.
@@ -199,6 +205,7 @@ def test_what_fails_is_named_and_the_table_has_the_rest(capsys):
         ({"process": "fedavg"}, "process=fedavg: the first argument lists them"),
         ({"seed": 1}, "seed=1: give seeds"),
         ({"seeds": 0}, "seeds=0: give how many"),
+        ({"baseline": "man"}, "baseline=man: it is not among"),
     ):
         with pytest.raises(ValueError, match=words):
             tff_reg.compare(["fedavg"], **given, **wrong)

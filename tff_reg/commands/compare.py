@@ -11,7 +11,13 @@ from absl import flags
 
 from tff_reg import experiment, files
 from tff_reg.commands import command_line, several
-from tff_reg.experiment.report import comparison, finished_runs, protocol, table
+from tff_reg.experiment.report import (
+    comparison,
+    differences,
+    finished_runs,
+    protocol,
+    table,
+)
 from tff_reg.experiment.series import (
     batch,
     jobs,
@@ -33,6 +39,7 @@ _RUN_DIRS = Setting(
 _OWN = (
     *series.SETTINGS,
     _RUN_DIRS,
+    differences.BASELINE,
     table.COLUMNS_SETTING,
     finished_runs.WEIGHTS,
     tuning.GRID,
@@ -57,7 +64,8 @@ runs are named, and the table has the others. In DIR:
 
   NAME-seedN                 the runs
   table.csv, .md, .tex       one row per method: means and sample standard deviations
-                             (n - 1) over the seeds; in .md and .tex in percent
+                             (n - 1) over the seeds, differences to --baseline with
+                             95 % intervals and p values; in .md and .tex in percent
   curves.png, .pdf, .csv     test accuracy by round, with bands of one deviation
   compute.png, .pdf          test accuracy by multiply-adds, with the column mflops
   grid.csv, sensitivity.*    with --grid: held-out accuracy of all settings
@@ -86,7 +94,17 @@ def read_flags(argv):
     return given
 
 
-def write(given, done, groups, measured, tuned=None, columns=(), weights=None, lost=()):
+def write(
+    given,
+    done,
+    groups,
+    measured,
+    baseline,
+    tuned=None,
+    columns=(),
+    weights=None,
+    lost=(),
+):
     """Writes the files of finished runs; returns whether there are any."""
     groups = {name: paths for name, paths in groups.items() if paths}
     if not groups:
@@ -109,6 +127,7 @@ def write(given, done, groups, measured, tuned=None, columns=(), weights=None, l
         weights=weights,
         tuned=tuned or {},
         missing=[*done.missing, *lost],
+        baseline=baseline,
         title=given.title or "",
     )
     return True
@@ -163,10 +182,14 @@ def main(argv, stop, executor=None):
         columns = table.parse_columns(given.columns or ())
         wanted = {name: given[name].value for name in _OF_TABLES}
         measured = experiment.RunConfig.of(wanted)
-        if groups is None:
+        if groups is not None:
+            baseline = differences.baseline_of(given.baseline, [*groups])
+        else:
             common = experiment.RunConfig.of(several.requested(given))
             seeds = series.SEEDS.of(several.value_of(given, series.SEEDS))
             asked = {"processes": given.processes, "seeds": seeds}
+            names = series.process_names(given.processes)
+            baseline = differences.baseline_of(given.baseline, names, len({*seeds}))
             if given.grid is None:
                 planned = series.plan(common, **asked)
             else:
@@ -200,12 +223,14 @@ def main(argv, stop, executor=None):
             measured = planned[0].config  # A recipe may set rounds and targets.
             done.run(
                 lambda: write(
-                    given, done, by_process(planned, done), measured, tuned, lost=lost
+                    *(given, done, by_process(planned, done), measured, baseline),
+                    *(tuned, (), None, lost),
                 )
             )
             groups = by_process(planned, done)
         has_table = write(
-            given, done, groups or {}, measured, tuned, columns, weights, lost
+            *(given, done, groups or {}, measured, baseline),
+            *(tuned, columns, weights, lost),
         )
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()

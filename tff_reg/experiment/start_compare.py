@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import comparison, protocol, table as table_lib
+from tff_reg.experiment.report import (
+    comparison,
+    differences,
+    protocol,
+    table as table_lib,
+)
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import (
     directory,
@@ -93,6 +98,8 @@ class Arguments(start.Arguments):
         each method tries all combinations of the settings that it has on held-out
         training examples (`validation_share`, 0.1 by default), and then runs with the
         best.
+      baseline: The process that the others are compared with, seed by seed; by default
+        the first.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"
@@ -101,6 +108,7 @@ class Arguments(start.Arguments):
     processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
     grid: Union[str, Mapping[str, Sequence[Any]], None] = None
+    baseline: Optional[str] = None
 
 
 class _Rounds(progress_lib.Bar):
@@ -150,6 +158,9 @@ def compare(arguments: Arguments) -> Comparison:
         if getattr(arguments, name) is not None:
             raise SettingError(name, getattr(arguments, name), why)
     seeds = series.SEEDS.of(arguments.seeds)
+    baseline = differences.baseline_of(
+        arguments.baseline, series.process_names(names), len({*seeds})
+    )
     of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
     requests = {seed: each.to_config() for seed, each in of_seeds.items()}
     config = requests[seeds[0]][0]
@@ -197,6 +208,7 @@ def compare(arguments: Arguments) -> Comparison:
                 target_accuracies=first.target_accuracies,
                 tuned=tuned,
                 missing=list(failed),
+                baseline=baseline,
             )
         except ComparisonError as error:
             text = str(error).replace(f"{where}{os.sep}", "")

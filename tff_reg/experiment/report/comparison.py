@@ -25,6 +25,7 @@ from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
+    differences,
     finished_runs,
     protocol as protocol_lib,
     table as table_lib,
@@ -54,6 +55,7 @@ def compare(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
+    baseline: Optional[str] = None,
     title: str = "",
 ) -> list[Row]:
     """Compares finished runs and writes their table and their curves.
@@ -70,6 +72,8 @@ def compare(
       weights: The weights at which the Hessian's eigenvalue and trace are measured.
       tuned: The results of tuning, by group name.
       missing: Names of unfinished runs, which the notes list; nothing is in bold then.
+      baseline: Name of the row that the others are compared with, seed by seed; None
+        for the first.
       title: Title of the pictures.
 
     Returns:
@@ -91,6 +95,7 @@ def compare(
         weights=weights,
         tuned=tuned,
         missing=missing,
+        baseline=baseline,
     )
     write(table, output_dir, title)
     return table.rows()
@@ -107,6 +112,7 @@ def tabulate(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
+    baseline: Optional[str] = None,
 ) -> table_lib.Table:
     """Makes the table of `compare`, with the same arguments, and writes nothing."""
     measures = {"target_measure": target_measure, "target_model": target_model}
@@ -119,6 +125,8 @@ def tabulate(
     )
     columns = table_lib.parse_columns(columns)
     groups = _groups(runs, asked.given(), columns, weights)
+    if not (baseline and missing):  # Its runs may be the missing ones.
+        baseline = differences.baseline_of(baseline, [*groups])
     return table_lib.Table(
         groups,
         asked.accuracy_at_rounds,
@@ -129,6 +137,7 @@ def tabulate(
         _protocol(groups, tuned),
         tuned,
         missing,
+        baseline,
     )
 
 

@@ -6,16 +6,17 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import tables
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import protocol as protocol_lib
+from tff_reg.experiment.report import differences, protocol as protocol_lib
 from tff_reg.experiment.report.finished_runs import (
     COST_COLUMNS,
     HESSIAN_COLUMNS,
@@ -84,6 +85,7 @@ class Table:
       protocol: The protocol of the runs.
       tuned: The results of tuning, by group name.
       missing: Names of runs that have not finished.
+      baseline: Name of the row that the others are compared with.
     """
 
     groups: Groups
@@ -95,21 +97,50 @@ class Table:
     protocol: protocol_lib.Protocol
     tuned: Mapping[str, Tuned]
     missing: Sequence[str]
+    baseline: str
 
     def rows(self) -> list[Row]:
         """Returns the rows of `table.csv`."""
         return [
             {
                 **_row(name, group, self.rounds, self.targets),
+                **differences.row(self._differences.get(name)),
                 **(self.tuned[name].row() if self.tuned else {}),
             }
             for name, group in self.groups.items()
         ]
 
+    def _by_seed(self, key: str) -> dict[str, dict[int, float]]:
+        """Returns rows' values by seed; none if a run has none or is not finite."""
+        found = {}
+        for name, group in self.groups.items():
+            values = {
+                run.summary["seed"]: _values(run, self.rounds, self.targets)[key]
+                for run in group
+                if run.summary["ends_finite"]
+            }
+            is_whole = len(values) == len(group) and None not in values.values()
+            found[name] = values if is_whole else {}
+        return found
+
+    @functools.cached_property
+    def _differences(self) -> dict[str, differences.Difference]:
+        return differences.to_baseline(self._by_seed("accuracy"), self.baseline)
+
     def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
-        """Returns cells with the best ones in bold, if the runs tell which they are."""
-        is_bold = self.protocol.is_one and not self.missing and not self._other_code
-        return _with_best(texts, self.rows(), key, choose) if is_bold else texts
+        """Returns cells with the best in bold, and those that are not proven worse.
+
+        None is if that holds for all rows, or if the runs do not tell which is best.
+        """
+        are_alike = self.protocol.is_one and not self.missing and not self._other_code
+        are_compared = sum(text[0].isdigit() for text in texts) > 1
+        if not (are_alike and are_compared) or min(map(len, self.groups.values())) < 2:
+            return texts
+        is_best = differences.are_best([*self._by_seed(key).values()], choose)
+        return [
+            f"**{text}**" if good and not all(is_best) else text
+            for text, good in zip(texts, is_best)
+        ]
 
     @property
     def _other_code(self) -> Optional[str]:
@@ -160,6 +191,10 @@ class Table:
                 # The maximum over rounds chose among them by the test examples.
                 is_choice = name == "best"
                 cells[head] = found if is_choice else self._best(found, key, max)
+                if name == "accuracy":
+                    cells |= differences.cells(
+                        self._differences, [*self.groups], self.baseline
+                    )
             elif name in HESSIAN_COLUMNS:
                 cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
             elif name in COST_COLUMNS:
@@ -211,8 +246,8 @@ class Table:
         """Returns the sentence on what is in bold, or why nothing is."""
         if has_bold:
             return (
-                "In bold: the best, and the rows within its deviation, if that does not"
-                " hold for all rows."
+                "In bold: the best, and the rows whose 95 % interval of the paired"
+                " difference to it includes 0."
             )
         if not self.protocol.is_one:
             return "They have no common protocol. Nothing is in bold."
@@ -222,7 +257,10 @@ class Table:
             return "Nothing is in bold: not all runs were made by the same code."
         if min(map(len, self.groups.values())) < 2:
             return "Nothing is in bold: one seed does not tell which is best."
-        return "Nothing is in bold: no difference exceeds the deviation over seeds."
+        return (
+            "Nothing is in bold: no 95 % interval of a paired difference to the best"
+            " excludes 0."
+        )
 
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
         accuracy_of = accuracy(self.groups)
@@ -237,6 +275,10 @@ class Table:
         texts += [_NOTES[name] for name in columns if name in _NOTES]
         if len(self.groups) > 1:
             texts.append(self._why_bold(has_bold))
+            if "accuracy" in columns:
+                names = [*self.groups]
+                found = self._differences
+                texts.append(differences.in_words(found, names, self.baseline))
         if HESSIAN_COLUMNS.keys() & set(columns):
             texts.append(
                 "Of the Hessian of the loss on training examples: largest eigenvalue"
@@ -268,41 +310,36 @@ def _row(
     rounds: Sequence[int],
     targets: Sequence[float],
 ) -> Row:
-    def values(key: str) -> list[Optional[float]]:
-        return [run.summary[key] for run in group]
-
-    row: Row = {
-        "process": name,
-        "runs": len(group),
-        "accuracy_mean": mean(values("final_accuracy")),
-        "accuracy_std": deviation(values("final_accuracy")),
-        "best_accuracy_mean": mean(values("best_accuracy")),
-        "best_accuracy_std": deviation(values("best_accuracy")),
-        "ema_accuracy_mean": mean(values("ema_accuracy")),
-        "ema_accuracy_std": deviation(values("ema_accuracy")),
-        "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
-        "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
-        "seconds_per_round": mean(values("median_round_seconds")),
+    values = [_values(run, rounds, targets) for run in group]
+    row: Row = {"process": name, "runs": len(group)}
+    for key in values[0]:
+        found = [each[key] for each in values]
+        row[f"{key}_mean"], row[f"{key}_std"] = mean(found), deviation(found)
+    summaries = [run.summary for run in group]
+    return {
+        **row,
+        "seconds_per_round": mean([each["median_round_seconds"] for each in summaries]),
         **{
-            name: sum(run.summary[name] for run in group)
+            name: sum(each[name] for each in summaries)
             for name in ("rejected_clients", "rounds_without_training")
         },
-        "not_finite": sum(not run.summary["ends_finite"] for run in group),
+        "not_finite": sum(not each["ends_finite"] for each in summaries),
     }
-    for column in group[0].analyses:
-        if column not in (HOW, STEP):
-            found = [run.analyses[column] for run in group]
-            row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
-    for target in targets:
-        found = [run.summary["rounds_to_target"][str(target)] for run in group]
-        row[f"rounds_to_{target}_mean"] = mean(found)
-        row[f"rounds_to_{target}_std"] = deviation(found)
-    for round_num in rounds:
-        at = [run.summary["accuracy_at_rounds"][str(round_num)] for run in group]
-        found = [each["ema_accuracy"] for each in at]
-        row[f"ema_accuracy_at_{round_num}_mean"] = mean(found)
-        row[f"ema_accuracy_at_{round_num}_std"] = deviation(found)
-    return row
+
+
+def _values(
+    run: Run, rounds: Sequence[int], targets: Sequence[float]
+) -> dict[str, Optional[float]]:
+    """Returns what a row has the mean and the deviation of."""
+    summary = run.summary
+    at = summary["accuracy_at_rounds"] if rounds else {}
+    return {
+        "accuracy": summary["final_accuracy"],
+        **{key: summary[key] for _, key in SHARES.values() if key != "accuracy"},
+        **{name: v for name, v in run.analyses.items() if name not in (HOW, STEP)},
+        **{f"rounds_to_{t}": summary["rounds_to_target"][str(t)] for t in targets},
+        **{f"ema_accuracy_at_{r}": at[str(r)]["ema_accuracy"] for r in rounds},
+    }
 
 
 def mean(values: Sequence[Optional[float]]) -> Optional[float]:
@@ -355,37 +392,6 @@ def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[
     return [
         f"{limit}+" if text == "-" else text
         for text, limit in zip(_numbers(rows, f"rounds_to_{target}", ".1f"), last)
-    ]
-
-
-def _with_best(
-    texts: Sequence[str], rows: Sequence[Row], key: str, choose: Callable[..., Any]
-) -> list[str]:
-    """Returns cells with the best in bold, and those within its deviation over seeds.
-
-    None is if that holds for all rows, or seeds are too few for a deviation. A row with
-    a run that ended with non-finite numbers is never the best.
-    """
-    found: list[Any] = [
-        None if row["not_finite"] else (row[f"{key}_mean"], row[f"{key}_std"])
-        for row in rows
-    ]
-    known = [each for each in found if each is not None and None not in each]
-    are_compared = sum(text[0].isdigit() for text in texts) > 1
-    if not known or not are_compared or min(int(row["runs"] or 0) for row in rows) < 2:
-        return [*texts]
-    best, _ = choose(known, key=lambda each: each[0])
-    rounding = 1e-9  # Equal means may differ by it.
-    deviation_of_best = max(d for m, d in known if abs(m - best) <= rounding)
-    is_best = [
-        each is not None
-        and each[0] is not None
-        and abs(each[0] - best) <= deviation_of_best + rounding
-        for each in found
-    ]
-    return [
-        f"**{text}**" if good and not all(is_best) else text
-        for text, good in zip(texts, is_best)
     ]
 
 

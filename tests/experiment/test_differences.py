@@ -1,0 +1,138 @@
+"""Paired differences to a baseline: the statistics, and what a table has of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tests.experiment.compared import lines_of, text_of, write_run
+from tests.experiment.finished import read_csv
+from tff_reg import experiment, settings
+from tff_reg.experiment.report import differences
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_the_interval_ends_where_the_paired_t_test_has_p_of_5_percent(count):
+    first, second = np.random.default_rng(count).normal(size=(2, count))
+    groups = {"a": dict(enumerate(first)), "b": dict(enumerate(second)), "c": {0: 1.0}}
+    found = differences.to_baseline(groups, "b")
+    assert list(found) == ["a"]
+    found = found["a"]
+    assert found.mean == pytest.approx(np.mean(first - second))
+    for end in (found.low, found.high):
+        assert scipy.stats.ttest_rel(first - end, second).pvalue == pytest.approx(0.05)
+    statistic = scipy.stats.ttest_rel(first, second).statistic
+    assert found.effect_size * count**0.5 == pytest.approx(statistic)
+
+
+def test_sign_flips_and_holm_by_hand():
+    # Sums of the patterns: 6, 4, 2, 0 and their negatives; 4 and 6 are as far as 4.
+    assert differences.sign_flip([3, -1, 2]) == 4 / 8
+    assert differences.sign_flip([0.1, 0.2, 0.3]) == 2 / 8
+    assert differences.sign_flip([0.0, 0.0]) == 1.0
+    assert differences.sign_flip([0.1] * 30) == 2 / 2**30
+    assert differences.sign_flip([0.1] * 41) is None
+    # 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which is not below the one before.
+    adjusted = differences.holm([0.01, 0.04, 0.03, 0.005])
+    assert adjusted == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert differences.holm([0.5, 0.75]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_sign_flips_are_all_patterns(count):
+    # Tenths, of which many sums are equal but for their rounding.
+    values = np.random.default_rng(count).integers(-3, 4, count) / 10
+    patterns = itertools.product([-1, 1], repeat=count)
+    sums = [abs(np.dot(signs, values)) for signs in patterns]
+    share = np.mean(np.array(sums) >= abs(values.sum()) - 1e-12)
+    assert differences.sign_flip([*values]) == share
+
+
+def test_a_baseline_is_one_of_the_methods():
+    names = ["fedavg", "man+fedprox"]
+    assert differences.baseline_of(None, names) == "fedavg"
+    assert differences.baseline_of("fedprox+man", names) == "man+fedprox"
+    for given, seeds, words in (
+        ("moon", 2, "baseline=moon: it is not among the compared methods (fedavg, man"),
+        ("fedavg", 1, "baseline=fedavg: a difference takes two seeds"),
+    ):
+        with pytest.raises(settings.SettingError) as caught:
+            differences.baseline_of(given, names, seeds)
+        assert str(caught.value).startswith(words)
+
+
+def table(folder, baseline=None, **percents):
+    """Compares runs of a final accuracy in percent per seed, by method."""
+    runs = [
+        write_run(folder / f"{p}{s}", [0.0, each / 100], process=p, seed=s)
+        for p, of_seeds in percents.items()
+        for s, each in enumerate(of_seeds)
+    ]
+    columns = ("accuracy",)
+    return experiment.compare(runs, folder / "o", columns=columns, baseline=baseline)
+
+
+def test_a_table_has_the_differences_to_the_baseline(tmp_path):
+    accuracies = dict(man=[50, 60, 70], fedavg=[52, 61, 73], moon=[49, 60, 68])
+    rows = table(tmp_path, "fedavg", **accuracies, kd=[90])
+    lines = lines_of(tmp_path / "o")
+    assert lines[0] == (
+        "| method | seeds | accuracy (%) | difference to fedavg (points) | p (Holm) |"
+    )
+    # t of 2 degrees of freedom: 4.303; of -2, -1, -3 and -3, -1, -5 the deviations are
+    # 1 and 2. No pattern is as far, of 8; twice.
+    assert [line.split(" | ", 3)[3] for line in lines[2:6]] == [
+        "−2.00 [−4.48, 0.48] | 0.5 |",
+        "- | - |",
+        "−3.00 [−7.97, 1.97] | 0.5 |",
+        "- | - |",
+    ]
+    words = text_of(tmp_path / "o")
+    assert "Differences to fedavg: mean over 3 common seeds and its 95 %" in words
+    assert "which over 3 seeds is at least 0.25, times Holm's factor for 2" in words
+    assert "There is no difference of kd to fedavg, which takes two" in words
+    assert "$-$2.00 [$-$4.48, 0.48] & 0.5" in (tmp_path / "o/table.tex").read_text()
+    of_csv = {row["process"]: row for row in read_csv(tmp_path / "o" / "table.csv")}
+    man = {k: float(v) for k, v in of_csv["man"].items() if k.startswith("difference")}
+    assert list(man) == [
+        f"difference_{name}"
+        for name in ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
+    ]
+    half = scipy.stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
+    ends = [-0.02 - half, -0.02 + half]
+    assert [*man.values()] == pytest.approx([3, -0.02, *ends, 0.25, -2, 0.5])
+    assert rows[1]["difference_mean"] is None and of_csv["kd"]["difference_p"] == ""
+
+
+def test_one_seed_has_no_differences_and_one_line_says_so(tmp_path):
+    (_, fedprox) = table(tmp_path, fedavg=[50], fedprox=[60])
+    words = text_of(tmp_path / "o")
+    assert words.count("There is no difference to fedavg, which takes two common") == 1
+    assert "(points)" not in words and fedprox["difference_mean"] is None
+    with pytest.raises(settings.SettingError, match="baseline=man"):
+        table(tmp_path, "man", fedavg=[50], fedprox=[60])
+
+
+def test_bold_are_the_best_and_all_that_a_paired_interval_does_not_exclude(tmp_path):
+    def text(**accuracies):
+        table(tmp_path, **accuracies)
+        return text_of(tmp_path / "o")
+
+    one = text(fedavg=[70], fedprox=[71])
+    assert "**" not in one and "one seed does not tell which is best" in one
+    equal = text(fedavg=[70, 72], fedprox=[70, 72.1])
+    assert "**" not in equal and "no 95 % interval of a paired difference" in equal
+    # Seeds differ by more than methods, and every one says the same.
+    paired = text(fedavg=[50, 60, 70], fedprox=[52, 62.1, 71.9], man=[51.9, 62, 72])
+    assert "| fedavg | 3 | 60.00 ± 10.00 |" in paired
+    assert "**62.00 ± 9.95**" in paired and "**61.97 ± 10.05**" in paired
+    assert "In bold: the best, and the rows whose 95 % interval" in paired
+    # Of rows that tie, each counts as the best, in any order.
+    tied = dict(
+        fedavg=[10.3, 10.3], fedprox=[10.1, 10.5], man=[10.1, 10.2], moon=[5, 5.1]
+    )
+    for order in (tied, dict(reversed(tied.items()))):
+        rounded = text(**order)
+        assert rounded.count("**10.30 ± ") == 2 and "**10.15 ± 0.07**" in rounded
+        assert "| moon | 2 | 5.05 ± 0.07 |" in rounded

@@ -1,0 +1,210 @@
+"""Paired differences between methods over common seeds, and what they prove.
+
+Runs with the same seed have the same split, initial weights and cohorts, so methods are
+compared seed by seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.lazy import np, scipy_special
+from tff_reg.settings import Setting, SettingError
+
+BASELINE = Setting(
+    "baseline",
+    str,
+    None,
+    "method that the others are compared with, seed by seed; by default the first",
+    placeholder="NAME",
+)
+_LEVEL = 0.95
+# All sign patterns of more differences do not fit the memory.
+_MOST = 40
+# Equal accuracies may differ by it.
+ROUNDING = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A method's difference to the baseline.
+
+    Attributes:
+      seeds: Number of common seeds.
+      mean: Mean of the paired differences.
+      low: Lower end of its 95 % interval by the paired t.
+      high: Upper end.
+      p: Exact two-sided sign-flip p value; None for more than 40 seeds.
+      p_holm: The same, adjusted over the methods by Holm's procedure.
+      effect_size: Cohen's d of the paired differences; None if they are all equal.
+    """
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    p: Optional[float]
+    effect_size: Optional[float]
+    p_holm: Optional[float] = None
+
+
+def baseline_of(
+    given: Optional[str], names: Sequence[str], num_seeds: Optional[int] = None
+) -> str:
+    """Returns the baseline among the names of methods; a+b is b+a."""
+    known = {frozenset(name.split("+")): name for name in names}
+    found = names[0] if given is None else known.get(frozenset(given.split("+")))
+    if found is None:
+        reason = f"it is not among the compared methods ({', '.join(names)})."
+        raise SettingError(BASELINE.name, given, reason)
+    if given is not None and num_seeds == 1:
+        reason = "a difference takes two seeds; give seeds=2 or more."
+        raise SettingError(BASELINE.name, given, reason)
+    return found
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """Returns the differences of values by seed, over the common seeds."""
+    return [value - second[seed] for seed, value in first.items() if seed in second]
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of the mean of two differences or more."""
+    count, mean = len(differences), statistics.fmean(differences)
+    quantile = float(scipy_special.stdtrit(count - 1, (1 + _LEVEL) / 2))
+    half = quantile * statistics.stdev(differences) / math.sqrt(count)
+    return mean - half, mean + half
+
+
+def sign_flip(differences: Sequence[float]) -> Optional[float]:
+    """Returns the exact two-sided p value over all sign patterns of the differences."""
+    if len(differences) > _MOST:
+        return None
+    least = abs(math.fsum(differences)) - ROUNDING
+    if least <= 0:
+        return 1.0
+    # Each pattern's sum is one of the first half's and one of the second half's.
+    middle = len(differences) // 2
+    first, second = map(_sums, (differences[:middle], differences[middle:]))
+    below = np.searchsorted(np.sort(second), least - first).sum()
+    return float(2 * (first.size * second.size - below) / 2 ** len(differences))
+
+
+def _sums(values: Sequence[float]) -> Any:
+    """Returns the sums of values for all patterns of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums - value, sums + value])
+    return sums
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Returns p values adjusted by Holm's procedure, in the given order."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    scaled = (min(1.0, (len(order) - k) * values[i]) for k, i in enumerate(order))
+    adjusted = dict(zip(order, itertools.accumulate(scaled, max)))
+    return [adjusted[index] for index in range(len(values))]
+
+
+def to_baseline(
+    groups: Mapping[str, Mapping[int, float]], baseline: str
+) -> dict[str, Difference]:
+    """Returns each group's difference to the baseline; of two common seeds or more.
+
+    `groups` are the accuracies by seed, by the group's name.
+    """
+    found = {}
+    for name, values in groups.items():
+        differences = paired(values, groups.get(baseline, {}))
+        if name != baseline and len(differences) > 1:
+            mean, spread = statistics.fmean(differences), statistics.stdev(differences)
+            found[name] = Difference(
+                len(differences),
+                mean,
+                *interval(differences),
+                p=sign_flip(differences),
+                effect_size=mean / spread if spread > ROUNDING else None,
+            )
+    tested = {name: each.p for name, each in found.items() if each.p is not None}
+    for name, p_holm in zip(tested, holm([*tested.values()])):
+        found[name] = dataclasses.replace(found[name], p_holm=p_holm)
+    return found
+
+
+def are_best(
+    rows: Sequence[Mapping[int, float]], choose: Callable[..., float]
+) -> list[bool]:
+    """Returns which rows' 95 % intervals against the best, or one of equals, have 0.
+
+    `rows` are values by seed, empty for a row that is not compared.
+    """
+    means = [statistics.fmean(row.values()) if row else math.nan for row in rows]
+    best = choose([mean for mean in means if not math.isnan(mean)], default=math.nan)
+    equals = [row for row, mean in zip(rows, means) if abs(mean - best) <= ROUNDING]
+
+    def has_zero(low: float, high: float) -> bool:
+        return low <= ROUNDING and high >= -ROUNDING
+
+    return [
+        bool(row) and any(has_zero(*interval(paired(row, each))) for each in equals)
+        for row in rows
+    ]
+
+
+def row(found: Optional[Difference]) -> dict[str, Any]:
+    """Returns the columns of `table.csv`."""
+    return {
+        f"difference_{each.name}": getattr(found, each.name, None)
+        for each in dataclasses.fields(Difference)
+    }
+
+
+def cells(
+    found: Mapping[str, Difference], names: Sequence[str], baseline: str
+) -> dict[str, list[str]]:
+    """Returns the columns of `table.md` and `table.tex`; none without a difference."""
+    rows = [found.get(name) for name in names]
+    if not found:
+        return {}
+    return {
+        f"difference to {baseline} (points)": [_points(each) for each in rows],
+        "p (Holm)": [
+            "-" if each is None or each.p_holm is None else f"{each.p_holm:.2g}"
+            for each in rows
+        ],
+    }
+
+
+def _points(found: Optional[Difference]) -> str:
+    if found is None:
+        return "-"
+    mean, low, high = (100 * each for each in (found.mean, found.low, found.high))
+    return f"{mean:+.2f} [{low:.2f}, {high:.2f}]".replace("-", "\N{MINUS SIGN}")
+
+
+def in_words(
+    found: Mapping[str, Difference], names: Sequence[str], baseline: str
+) -> str:
+    """Returns what the differences are, and which rows have none."""
+    texts = []
+    lacking = [name for name in names if name != baseline and name not in found]
+    if found:
+        counts = sorted({each.seeds for each in found.values()})
+        texts.append(
+            f"Differences to {baseline}: mean over {' or '.join(map(str, counts))}"
+            " common seeds and its 95 % interval by the paired t; p: exact two-sided"
+            f" sign-flip test, which over {counts[0]} seeds is at least"
+            f" {2 / 2 ** counts[0]:.2g}, times Holm's factor for {len(found)} methods."
+        )
+    if lacking:
+        of = f" of {', '.join(lacking)}" if found else ""
+        texts.append(
+            f"There is no difference{of} to {baseline}, which takes two common seeds"
+            " with finite results."
+        )
+    return " ".join(texts)
