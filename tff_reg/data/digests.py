@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import dis
-import functools
 import hashlib
 import json
 import re
@@ -103,21 +102,22 @@ def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     if isinstance(value, (*_PLAIN, np.generic)):
         return str(value) if isinstance(value, np.generic) else repr(value)
     name = getattr(value, "__qualname__", type(value).__qualname__)
+    name = "" if type(value) in (dict, list, tuple) else name
     if id(value) not in seen:
         seen[id(value)] = value, name  # For one that contains itself.
-        parts: Any = ()
+        texts: list[str] = []
         # What has no such value, as a lock or an open file, is its type's name.
         with contextlib.suppress(Exception):
             parts = _parts(value)
-        if isinstance(parts, dict):
-            texts = [f"{k}={_content(v, seen)}" for k, v in parts.items()]
-        else:
-            texts = [_content(each, seen) for each in parts]
-        if isinstance(parts, (dict, set, frozenset)):
-            texts.sort()
-        is_plain = type(value) in (dict, list, tuple)
-        name = "" if is_plain else name
-        text = f"{name}({', '.join(texts)})" if texts or is_plain else name
+            if isinstance(parts, dict):
+                for k, v in parts.items():
+                    key = k if isinstance(k, str) else _content(k, seen)
+                    texts.append(f"{key}={_content(v, seen)}")
+            else:
+                texts += [_content(each, seen) for each in parts]
+            if isinstance(parts, (dict, set, frozenset)):
+                texts.sort()
+        text = f"{name}({', '.join(texts)})" if texts or not name else name
         is_code = isinstance(value, (types.CodeType, types.FunctionType, type))
         if texts and (is_code or len(text) > 200):
             text = f"{name}:{_short(text)}"
@@ -136,20 +136,16 @@ def _parts(value: Any) -> Any:
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
         code = [value.__code__, _globals(value)] if is_own(value.__module__) else []
         return value.__defaults__, value.__kwdefaults__, *closed, *code
-    if isinstance(value, types.MethodType):
-        return value.__self__, value.__func__
     if isinstance(value, type):
-        if not is_own(value.__module__):
-            return ()
-        return value.__bases__, {
+        own = is_own(value.__module__)
+        held = {"bases": value.__bases__, **vars(value)} if own else {}
+        return {
             name: each
-            for name, each in vars(value).items()
+            for name, each in held.items()
             if isinstance(each, types.FunctionType) or not name.startswith("__")
         }
     if isinstance(value, property):
         return value.fget, value.fset
-    if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
     if hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
         return (value.__wrapped__,)
     if hasattr(value, "digests"):  # Client data, whose other attributes may differ.
@@ -160,14 +156,13 @@ def _parts(value: Any) -> Any:
     if hasattr(value, "get_config"):  # Of Keras. Weights may have random values.
         fixed = getattr(value, "non_trainable_weights", ())
         return kind, of_config(value), [np.asarray(each) for each in fixed]
-    if dataclasses.is_dataclass(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {**fields, "class": kind} if is_own(kind.__module__) else fields
     if is_own(kind.__module__) or kind.__module__.split(".")[0] in _STANDARD:
         reduced = value.__reduce_ex__(2)
         parts = (reduced,) if isinstance(reduced, str) else reduced[1:]
         parts = [[*each] if hasattr(each, "__next__") else each for each in parts]
         return [kind, *parts]
+    if dataclasses.is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     simple = (*_PLAIN, np.generic, dict, tuple, list, types.FunctionType)
     return {  # Other objects of packages may differ between processes.
         name: each
@@ -195,8 +190,7 @@ def of_config(value: Any) -> str:
     try:
         text = json.dumps(value.get_config(), default=described)
     except NotImplementedError:  # A sub-classed model.
-        shapes = [each.shape for each in getattr(value, "weights", ())]
-        text = repr([type(value).__qualname__, shapes])
+        text = repr([type(value).__qualname__, [each.shape for each in value.weights]])
     # Keras numbers layer names, so two copies of a network may have different names.
     for number, name in enumerate(
         dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))

@@ -16,10 +16,7 @@ from tff_reg.seam import keras_internals
 
 
 def digest(model: Any) -> str:
-    """Returns a digest that is equal for Keras models of one architecture and loss.
-
-    The code of the user's layers, activations and loss is part of it.
-    """
+    """Returns a digest of a Keras model's architecture, own code and loss."""
     text = digests.of_config(model)
     used: set[Any] = set()
     for each in keras_internals.layers_of(model):
