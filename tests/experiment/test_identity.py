@@ -36,9 +36,9 @@ def package(tmp_path, monkeypatch):
         path.write_text("x = 1\n")
     (tmp_path / "README.md").write_text("x")
     monkeypatch.setattr(tff_reg, "__path__", [str(tmp_path)])
-    identity._of_package.cache_clear()
+    identity.of_package.cache_clear()
     yield tmp_path
-    identity._of_package.cache_clear()
+    identity.of_package.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def package(tmp_path, monkeypatch):
 def test_the_digest_is_of_the_sources_that_make_numbers(package, name, is_other):
     before = identity.code({})
     assert identity.code({"process": "fedprox+man"}) == before
-    identity._of_package.cache_clear()
+    identity.of_package.cache_clear()
     (package / name).write_text("x = 2\n")
     assert (identity.code({}) != before) == is_other
 
 
 def test_forks_have_the_digest_of_the_sources_that_their_server_imported(package):
     before = identity.code({})
-    identity._of_package.cache_clear()
+    identity.of_package.cache_clear()
     importlib.reload(preloaded)
     (package / "loop.py").write_text("x = 2\n")
     assert identity.code({}) == before
@@ -78,7 +78,7 @@ def test_the_package_of_a_third_party_method_is_part_of_the_code(tmp_path, monke
     config = {"process": "theirs"}
     before = identity.code(config)
     assert before["theirs"] and "theirs" not in identity.code({})
-    identity._of_package.cache_clear()
+    identity.of_package.cache_clear()
     (tmp_path / "theirs.py").write_text("class Theirs: x = 1")
     assert identity.code(config) != before
 
@@ -98,7 +98,7 @@ def test_what_a_plugin_imports_from_its_folder_is_part_of_the_code(
     catalogue.add_file(str(tmp_path / "two.py"))
     digests = []
     for changed in ("unused", "helper", "deeper", "two"):
-        identity._of_package.cache_clear()
+        identity.of_package.cache_clear()
         digests.append(identity.code({"process": "two_files"})["two.py"])
         with open(tmp_path / f"{changed}.py", "a") as file:
             file.write("# Another line.\n")
