@@ -11,13 +11,8 @@ from absl import flags
 
 from tff_reg import experiment, files
 from tff_reg.commands import command_line, several
-from tff_reg.experiment.report import (
-    comparison,
-    differences,
-    finished_runs,
-    protocol,
-    table,
-)
+from tff_reg.experiment.report import comparison, finished_runs, protocol, table
+from tff_reg.experiment.report.differences import BASELINE, baseline_of
 from tff_reg.experiment.series import (
     batch,
     jobs,
@@ -39,7 +34,7 @@ _RUN_DIRS = Setting(
 _OWN = (
     *series.SETTINGS,
     _RUN_DIRS,
-    differences.BASELINE,
+    BASELINE,
     table.COLUMNS_SETTING,
     finished_runs.WEIGHTS,
     tuning.GRID,
@@ -94,17 +89,7 @@ def read_flags(argv):
     return given
 
 
-def write(
-    given,
-    done,
-    groups,
-    measured,
-    baseline,
-    tuned=None,
-    columns=(),
-    weights=None,
-    lost=(),
-):
+def write(given, done, groups, measured, tuned=None, columns=(), weights=None, lost=()):
     """Writes the files of finished runs; returns whether there are any."""
     groups = {name: paths for name, paths in groups.items() if paths}
     if not groups:
@@ -127,7 +112,7 @@ def write(
         weights=weights,
         tuned=tuned or {},
         missing=[*done.missing, *lost],
-        baseline=baseline,
+        baseline=given.baseline,
         title=given.title or "",
     )
     return True
@@ -183,13 +168,13 @@ def main(argv, stop, executor=None):
         wanted = {name: given[name].value for name in _OF_TABLES}
         measured = experiment.RunConfig.of(wanted)
         if groups is not None:
-            baseline = differences.baseline_of(given.baseline, [*groups])
+            given.baseline = baseline_of(given.baseline, [*groups])
         else:
             common = experiment.RunConfig.of(several.requested(given))
             seeds = series.SEEDS.of(several.value_of(given, series.SEEDS))
             asked = {"processes": given.processes, "seeds": seeds}
             names = series.process_names(given.processes)
-            baseline = differences.baseline_of(given.baseline, names, len({*seeds}))
+            given.baseline = baseline_of(given.baseline, names, len({*seeds}))
             if given.grid is None:
                 planned = series.plan(common, **asked)
             else:
@@ -223,14 +208,12 @@ def main(argv, stop, executor=None):
             measured = planned[0].config  # A recipe may set rounds and targets.
             done.run(
                 lambda: write(
-                    *(given, done, by_process(planned, done), measured, baseline),
-                    *(tuned, (), None, lost),
+                    given, done, by_process(planned, done), measured, tuned, lost=lost
                 )
             )
             groups = by_process(planned, done)
         has_table = write(
-            *(given, done, groups or {}, measured, baseline),
-            *(tuned, columns, weights, lost),
+            given, done, groups or {}, measured, tuned, columns, weights, lost
         )
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()

@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import (
-    comparison,
-    differences,
-    protocol,
-    table as table_lib,
-)
+from tff_reg.experiment.report import comparison, protocol, table as table_lib
+from tff_reg.experiment.report.differences import baseline_of
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import (
     directory,
@@ -158,9 +154,8 @@ def compare(arguments: Arguments) -> Comparison:
         if getattr(arguments, name) is not None:
             raise SettingError(name, getattr(arguments, name), why)
     seeds = series.SEEDS.of(arguments.seeds)
-    baseline = differences.baseline_of(
-        arguments.baseline, series.process_names(names), len({*seeds})
-    )
+    planned_names = series.process_names(names)
+    baseline = baseline_of(arguments.baseline, planned_names, len({*seeds}))
     of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
     requests = {seed: each.to_config() for seed, each in of_seeds.items()}
     config = requests[seeds[0]][0]

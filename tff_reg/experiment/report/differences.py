@@ -23,7 +23,6 @@ BASELINE = Setting(
     "method that the others are compared with, seed by seed; by default the first",
     placeholder="NAME",
 )
-_LEVEL = 0.95
 # All sign patterns of more differences do not fit the memory.
 _MOST = 40
 # Equal accuracies may differ by it.
@@ -32,23 +31,16 @@ ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A method's difference to the baseline.
-
-    Attributes:
-      seeds: Number of common seeds.
-      mean: Mean of the paired differences.
-      low: Lower end of its 95 % interval by the paired t.
-      high: Upper end.
-      p: Exact two-sided sign-flip p value; None for more than 40 seeds.
-      p_holm: The same, adjusted over the methods by Holm's procedure.
-      effect_size: Cohen's d of the paired differences; None if they are all equal.
-    """
+    """A method's mean difference to the baseline; as columns, those of `table.csv`."""
 
     seeds: int
     mean: float
+    # Its 95 % interval.
     low: float
     high: float
+    # Of the exact sign-flip test; None for more than 40 seeds.
     p: Optional[float]
+    # Cohen's d of the paired differences; None if they are all equal.
     effect_size: Optional[float]
     p_holm: Optional[float] = None
 
@@ -74,11 +66,11 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[floa
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of the mean of two differences or more."""
-    count, mean = len(differences), statistics.fmean(differences)
-    quantile = float(scipy_special.stdtrit(count - 1, (1 + _LEVEL) / 2))
+    """Returns the mean of two differences or more, and half its 95 % interval."""
+    count = len(differences)
+    quantile = float(scipy_special.stdtrit(count - 1, 0.975))
     half = quantile * statistics.stdev(differences) / math.sqrt(count)
-    return mean - half, mean + half
+    return statistics.fmean(differences), half
 
 
 def sign_flip(differences: Sequence[float]) -> Optional[float]:
@@ -114,19 +106,14 @@ def holm(values: Sequence[float]) -> list[float]:
 def to_baseline(
     groups: Mapping[str, Mapping[int, float]], baseline: str
 ) -> dict[str, Difference]:
-    """Returns each group's difference to the baseline; of two common seeds or more.
-
-    `groups` are the accuracies by seed, by the group's name.
-    """
+    """Returns differences of groups of values by seed; of two common seeds or more."""
     found = {}
     for name, values in groups.items():
         differences = paired(values, groups.get(baseline, {}))
         if name != baseline and len(differences) > 1:
-            mean, spread = statistics.fmean(differences), statistics.stdev(differences)
+            (mean, half), spread = interval(differences), statistics.stdev(differences)
             found[name] = Difference(
-                len(differences),
-                mean,
-                *interval(differences),
+                *(len(differences), mean, mean - half, mean + half),
                 p=sign_flip(differences),
                 effect_size=mean / spread if spread > ROUNDING else None,
             )
@@ -139,29 +126,22 @@ def to_baseline(
 def are_best(
     rows: Sequence[Mapping[int, float]], choose: Callable[..., float]
 ) -> list[bool]:
-    """Returns which rows' 95 % intervals against the best, or one of equals, have 0.
-
-    `rows` are values by seed, empty for a row that is not compared.
-    """
+    """Returns which rows' 95 % intervals against the best, or one of equals, have 0."""
     means = [statistics.fmean(row.values()) if row else math.nan for row in rows]
     best = choose([mean for mean in means if not math.isnan(mean)], default=math.nan)
     equals = [row for row, mean in zip(rows, means) if abs(mean - best) <= ROUNDING]
 
-    def has_zero(low: float, high: float) -> bool:
-        return low <= ROUNDING and high >= -ROUNDING
+    def is_near(row: Mapping[int, float], other: Mapping[int, float]) -> bool:
+        mean, half = interval(paired(row, other))
+        return abs(mean) <= half + ROUNDING
 
-    return [
-        bool(row) and any(has_zero(*interval(paired(row, each))) for each in equals)
-        for row in rows
-    ]
+    return [bool(row) and any(is_near(row, each) for each in equals) for row in rows]
 
 
 def row(found: Optional[Difference]) -> dict[str, Any]:
     """Returns the columns of `table.csv`."""
-    return {
-        f"difference_{each.name}": getattr(found, each.name, None)
-        for each in dataclasses.fields(Difference)
-    }
+    names = [each.name for each in dataclasses.fields(Difference)]
+    return {f"difference_{name}": getattr(found, name, None) for name in names}
 
 
 def cells(
