@@ -5,6 +5,7 @@ from __future__ import annotations
 from tff_reg.data import keys, partitions
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
+from tff_reg.settings import SettingError
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData
 
@@ -44,5 +45,7 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     units = np.arange(len(data.y_train)) if data.units is None else data.units
     count = max(1, round(share * np.unique(units).size))
     key = int(keys.driver_generator("validation", seed).integers(2**63))
+    if count == np.unique(units).size:
+        raise SettingError("validation_share", share, "it leaves nothing to train on.")
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
     return data.train_part(train, x_test=data.x_train[held], y_test=data.y_train[held])

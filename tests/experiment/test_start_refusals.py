@@ -31,6 +31,11 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             "client_data={name: .*ids == c",
         ),
         ({"test_data": None}, ValueError, "test_data is missing: .* validation_share"),
+        (
+            {"test_data": None, "validation_share": 0.999},
+            ValueError,
+            "leaves nothing to train",
+        ),
         ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
         ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),
         ({"model": "cnn"}, ValueError, r"client_data is uint8 \(200, 6\); it must be"),

@@ -256,7 +256,10 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
         f"The loss of {model.name!r}, of labels {' and '.join(labels)} and outputs"
         f" {' and '.join(outputs)},"
     )
-    advice = "give from_keras a loss_fn, or say with label_spec what labels are."
+    advice = (
+        "compile it with a loss of class numbers, or give from_keras a loss_fn, or say"
+        " with label_spec what labels are."
+    )
     function = tf.function(loss, autograph=False)
     try:
         given = function.get_concrete_function(label_spec, specs).structured_outputs
