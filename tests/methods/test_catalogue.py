@@ -304,7 +304,7 @@ def test_a_files_method_has_a_name_and_flags_of_its_own(
         (tmp_path / file).write_text(_FILE.format(name=own[0], field=own[1]))
     catalogue.add_file(str(tmp_path / "a.py"))
     with pytest.raises(plugins.PluginError, match=words):
-        catalogue.add_file(str(tmp_path / "other.py"))
+        catalogue.add_file(str(tmp_path / "other.py"), ["client_momentum"])
 
 
 def test_conflicting_required_settings_must_be_given_by_the_user():

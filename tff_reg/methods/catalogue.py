@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
-from tff_reg import lazy, plugins, settings as settings_lib
+from tff_reg import plugins, settings as settings_lib
 from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
@@ -88,8 +88,6 @@ class Hyperparameter(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-# Imports this module.
-_run_config = lazy.module("tff_reg.experiment.config.run_config")
 # Methods of files and packages that have been loaded so far, by name.
 _loaded: dict[str, type[method_lib.Method]] = {}
 
@@ -137,16 +135,22 @@ def load_named(words: Iterable[str]) -> None:
                 find(name)
 
 
-def add_files(files: Union[str, Iterable[str]]) -> None:
-    """Adds the methods of Python files, the values of the setting `plugin`."""
+def add_files(
+    files: Union[str, Iterable[str]], settings: Iterable[settings_lib.Setting]
+) -> None:
+    """Adds the methods of Python files, the values of the setting `plugin`.
+
+    `settings` are those of every run, whose names a method's must not have.
+    """
+    taken = [each.name for each in settings]
     for file in [files] if isinstance(files, str) else files:
         try:
-            add_file(file)
+            add_file(file, taken)
         except plugins.PluginError as error:
             raise settings_lib.SettingError("plugin", file, str(error)) from error
 
 
-def add_file(path: str) -> list[str]:
+def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
     """Adds the methods of a Python file."""
     module = plugins.load_file(path)
     classes = plugins.members(
@@ -173,7 +177,7 @@ def add_file(path: str) -> list[str]:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
             )
-        taken = {each.name: "every run" for each in _run_config.listed()}
+        taken = dict.fromkeys(taken_by_runs, "every run")
         taken |= {each.flag: each.method for each in strengths()}
         for setting in settings_lib.settings_of(cls):
             flag = Hyperparameter(cls.name, setting).flag

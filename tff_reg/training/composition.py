@@ -305,8 +305,9 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
       TypeError: If an override is unknown or contradicts another.
       ValueError: If a value is out of range.
     """
-    catalogue.add_files(overrides.pop("plugin", ()))
-    setting_names = {each.name for each in settings_of(ProcessSettings)}
+    of_runs = settings_of(ProcessSettings)
+    catalogue.add_files(overrides.pop("plugin", ()), of_runs)
+    setting_names = {each.name for each in of_runs}
     strength_names = {strength.flag for strength in catalogue.strengths()}
     chosen: dict[str, Any] = {}
     strengths: dict[str, Any] = {}

@@ -249,7 +249,7 @@ class RunConfig(
                 known[name].check(value)
         if values["plugin"]:
             values["plugin"] = tuple(map(os.path.abspath, values["plugin"]))
-            catalogue.add_files(values["plugin"])
+            catalogue.add_files(values["plugin"], known.values())
         if name := values["process"]:
             values["process"] = resolution.process_name(name)
         if values["settings_of"] not in (None, TASK, EACH):
@@ -275,7 +275,8 @@ class RunConfig(
     def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns keyword arguments with the methods' hyperparameters as strengths."""
         if isinstance(given.get("plugin"), (list, tuple)):
-            catalogue.add_files([os.path.abspath(file) for file in given["plugin"]])
+            files = [os.path.abspath(file) for file in given["plugin"]]
+            catalogue.add_files(files, settings_of(cls))
         catalogue.load_named(given)
         known = {each.flag for each in catalogue.strengths()}
         rest = {name: value for name, value in given.items() if name not in known}
@@ -366,7 +367,7 @@ class ResolvedConfig(RunConfig):
         """
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
-        catalogue.add_files(values.get("plugin", ()))
+        catalogue.add_files(values.get("plugin", ()), settings_of(cls))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
