@@ -389,7 +389,7 @@ def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> Non
             f"The model {name!r} is not compiled as a classifier of class numbers: give"
             " it one output for each class (two for yes and no) and compile it with"
             " sparse_categorical_crossentropy (without ignore_class, reduction and"
-            " loss_weights) or not at all. Other models are trained by experiment.train."
+            " loss_weights) or not at all. experiment.train trains other models."
         )
     if num_classes > plan.num_classes:
         raise ValueError(
