@@ -22,6 +22,12 @@ def network_alone():
     return wrapped().network
 
 
+def with_a_sum():
+    model = small.perceptron()
+    model.compile(loss=_LOSS(True, reduction="sum"))
+    return models.from_keras(model)()
+
+
 X, Y = small.make_examples()
 _LOST = tf.Variable(1.0, name="v")
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy
@@ -37,6 +43,7 @@ WRONG = [
     (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
     (dict(loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
     (dict(loss_fn=_LOSS(True, ignore_class=0)), "must be a mean"),
+    (dict(model=with_a_sum), "must be a mean"),
     (dict(model=network_alone, loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "got a tuple"),
@@ -71,7 +78,7 @@ def test_wrong_input_gives_one_clear_sentence(given, words):
     if "loss" in options:
         value = options.pop("loss")
         model = lambda batch: tf.constant(value)  # noqa: E731
-    elif model in (wrapped, network_alone):
+    elif model in (wrapped, network_alone, with_a_sum):
         model = model()
     names = ("loss_fn", "variables", "training", "batch_size")
     of_hessian = {name: options.pop(name) for name in names if name in options}

@@ -49,6 +49,14 @@ def test_sign_flips_are_all_patterns(count):
     assert differences.sign_flip([*values]) == share
 
 
+def test_equal_differences_prove_nothing(tmp_path):
+    rows = table(tmp_path, fedavg=[50, 60], man=[51, 61], moon=[20, 30])
+    assert rows[1]["difference_mean"] == pytest.approx(0.01)
+    assert rows[1]["difference_low"] is rows[1]["difference_high"] is None
+    text = text_of(tmp_path / "o")
+    assert "| +1.00 | " in text and "**" not in text
+
+
 def test_a_baseline_is_one_of_the_methods():
     names = ["fedavg", "man+fedprox"]
     assert differences.baseline_of(None, names) == "fedavg"

@@ -285,7 +285,6 @@ ACTIVATIONS = {
     "softmax last": lambda k, L: [L.Dense(5, "relu")],
     "softmax as a layer": lambda k, L: [L.Dense(8), L.Softmax()],
     "function": lambda k, L: [_functional(k, k.activations.relu)],
-    "exponential": lambda k, L: [_functional(k, k.activations.exponential)],
     "a leaky relu": lambda k, L: [_functional(k, k.activations.relu, 0.1)],
     "a relu to 6": lambda k, L: [_functional(k, k.activations.relu, 0.0, 6.0)],
     "attention": lambda k, L: [

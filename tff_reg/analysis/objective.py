@@ -93,7 +93,7 @@ def build(
 
 def _check_is_mean(losses) -> None:
     """Refuses Keras losses that are no mean over a batch's examples."""
-    for each in tf.nest.flatten(losses):
+    for each in tf.nest.flatten(getattr(losses, "losses", losses)):
         config = getattr(each, "get_config", dict)()
         is_sum = config.get("reduction") == "sum"
         if is_sum or config.get("ignore_class") is not None:

@@ -8,8 +8,8 @@ from typing import Any
 # Attributes of a Keras 2 layer: its generator of random numbers, its losses.
 GENERATOR = "_random_generator"
 LOSSES = "_losses"
-# What `keras.activations` calls: for `exponential`, and in Keras 2 a relu's options.
-CALLED_FUNCTIONS = ("exp", "leaky_relu", "relu6")
+# What `keras.activations` calls in Keras 2 for a relu's options.
+CALLED_FUNCTIONS = ("leaky_relu", "relu6")
 
 
 def layers_of(model: Any) -> list[Any]:

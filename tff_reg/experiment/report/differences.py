@@ -36,8 +36,8 @@ class Difference:
     seeds: int
     mean: float
     # Its 95 % interval.
-    low: float
-    high: float
+    low: Optional[float]
+    high: Optional[float]
     # Of the exact sign-flip test; None for more than 40 seeds.
     p: Optional[float]
     # Cohen's d of the paired differences; None if they are all equal.
@@ -66,11 +66,17 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[floa
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean of two differences or more, and half its 95 % interval."""
-    count = len(differences)
+    """Returns the mean of two differences or more, and half its 95 % interval.
+
+    Equal differences, such as one test example each, have no spread to judge by: their
+    interval is infinite, unless they are 0.
+    """
+    count, mean = len(differences), statistics.fmean(differences)
+    spread = statistics.stdev(differences)
+    if spread <= ROUNDING < abs(mean):
+        return mean, math.inf
     quantile = float(scipy_special.stdtrit(count - 1, 0.975))
-    half = quantile * statistics.stdev(differences) / math.sqrt(count)
-    return statistics.fmean(differences), half
+    return mean, quantile * spread / math.sqrt(count)
 
 
 def sign_flip(differences: Sequence[float]) -> Optional[float]:
@@ -113,7 +119,8 @@ def to_baseline(
         if name != baseline and len(differences) > 1:
             (mean, half), spread = interval(differences), statistics.stdev(differences)
             found[name] = Difference(
-                *(len(differences), mean, mean - half, mean + half),
+                *(len(differences), mean),
+                *((None, None) if math.isinf(half) else (mean - half, mean + half)),
                 p=sign_flip(differences),
                 effect_size=mean / spread if spread > ROUNDING else None,
             )
@@ -163,8 +170,10 @@ def cells(
 def _points(found: Optional[Difference]) -> str:
     if found is None:
         return "-"
-    mean, low, high = (100 * each for each in (found.mean, found.low, found.high))
-    return f"{mean:+.2f} [{low:.2f}, {high:.2f}]".replace("-", "\N{MINUS SIGN}")
+    text = f"{100 * found.mean:+.2f}"
+    if found.low is not None and found.high is not None:
+        text += f" [{100 * found.low:.2f}, {100 * found.high:.2f}]"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def in_words(
@@ -177,10 +186,15 @@ def in_words(
         counts = sorted({each.seeds for each in found.values()})
         texts.append(
             f"Differences to {baseline}: mean over {' or '.join(map(str, counts))}"
-            " common seeds and its 95 % interval by the paired t; p: exact two-sided"
-            f" sign-flip test, which over {counts[0]} seeds is at least"
-            f" {2 / 2 ** counts[0]:.2g}, times Holm's factor for {len(found)} methods."
+            " common seeds and its 95 % interval by the paired t (none where all seeds"
+            " differ by the same)."
         )
+        if tested := [each.seeds for each in found.values() if each.p is not None]:
+            texts.append(
+                f"p: exact two-sided sign-flip test, which over {min(tested)} seeds is"
+                f" at least {2 / 2 ** min(tested):.2g}, times Holm's factor for"
+                f" {len(tested)} methods."
+            )
     if lacking:
         of = f" of {', '.join(lacking)}" if found else ""
         texts.append(

@@ -125,6 +125,8 @@ class Table:
 
     @functools.cached_property
     def _differences(self) -> dict[str, differences.Difference]:
+        if not self._is_paired:
+            return {}
         return differences.to_baseline(self._by_seed("accuracy"), self.baseline)
 
     def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
@@ -141,6 +143,11 @@ class Table:
             f"**{text}**" if good and not all(is_best) else text
             for text, good in zip(texts, is_best)
         ]
+
+    @property
+    def _is_paired(self) -> bool:
+        """Whether runs of one seed differ in the methods alone."""
+        return self.protocol.differences.keys() <= {"seeds"}
 
     @property
     def _other_code(self) -> Optional[str]:
@@ -275,7 +282,7 @@ class Table:
         texts += [_NOTES[name] for name in columns if name in _NOTES]
         if len(self.groups) > 1:
             texts.append(self._why_bold(has_bold))
-            if "accuracy" in columns:
+            if "accuracy" in columns and self._is_paired:
                 names = [*self.groups]
                 found = self._differences
                 texts.append(differences.in_words(found, names, self.baseline))

@@ -18,7 +18,7 @@ from typing import Any, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config import resolution, run_config as config_lib
-from tff_reg.experiment.report import protocol, table
+from tff_reg.experiment.report import differences, protocol, table
 from tff_reg.experiment.report.tuned import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
@@ -186,14 +186,16 @@ class Tuning:
                 if each.mean is not None and not each.not_finite
             ]
             if known:
-                best = max(known, key=lambda each: each.mean)
+                highest = max(each.mean for each in known) - differences.ROUNDING
+                tied = [each for each in known if each.mean >= highest]
+                best = tied[0]
                 found[process] = Tuned(
                     best.settings,
                     best.mean,
                     table.deviation(best.accuracies),
                     _lowest(complete),
                     len(complete),
-                    sum(each.mean == best.mean for each in known) - 1,
+                    len(tied) - 1,
                 )
             elif not tried:
                 found[process] = Tuned({})
