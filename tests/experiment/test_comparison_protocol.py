@@ -58,7 +58,9 @@ def test_runs_of_different_code_are_said_to_be(tmp_path):
     code = [{"tff_reg": "01234567"}]
     first = write_run(tmp_path / "a", [0.5], process="fedavg", code=code)
     second = write_run(tmp_path / "b", [0.6], process="fedprox", code=code)
-    assert "same code" not in table(tmp_path, first, second)
+    words = table(tmp_path, first, second)
+    assert "same code" not in words
+    assert words.count("Runs were made by other code: tff_reg 01234567 (now ") == 1
     code = [*code, {"tff_reg": "89abcdef"}]
     third = write_run(tmp_path / "c", [0.6], process="moon", code=code)
     seed = write_run(tmp_path / "d", [0.5], process="fedavg", code=code, seed=1)
@@ -139,7 +141,6 @@ def a_run(folder):
 
 REFUSALS = (
     experiment.ComparisonError,
-    experiment.DirectoryError,
     settings.SettingError,
 )
 
@@ -151,7 +152,7 @@ REFUSALS = (
         (lambda folder: {"fedavg": []}, {}, "no runs"),
         (not_finished, {}, "a has no finished run"),
         (lambda folder: [folder / "nothing"], {}, "nothing has no finished run"),
-        (somebody_elses, {}, "left alone"),
+        (somebody_elses, {}, "has no finished run"),
         (other_settings, {}, "batch_size (8 and 16)"),
         (other_splits_with_a_partition_seed, {}, "differ in digest_of_split (0 and 1)"),
         (other_numbers_of_rounds, {}, "1 and 2 rounds"),

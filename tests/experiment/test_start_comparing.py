@@ -122,7 +122,8 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
     changed["code"] = [{**changed["code"][0], "tff_reg": "0"}]
     config.write_text(json.dumps(changed))
     tff_reg.compare(["fedavg"], **given)
-    assert "It was made by" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert " (finished before)" in said and "It was made by" in said
 
 
 class _Counting(experiment.Callback):

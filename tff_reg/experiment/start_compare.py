@@ -261,8 +261,9 @@ def _carry_out(
                     CheckedRun(run.asked, tasks[run.config.seed]),
                     arguments.progress or progress,
                 )
+            before = " (finished before)" if run.is_finished else ""
             told = f". {changed}" if changed else ""
-            say(f"{head}: {batch.result(run)}{told}", flush=True)
+            say(f"{head}: {batch.result(run)}{before}{told}", flush=True)
         except (TrainingError, ValueError) as error:
             failed[run.name] = str(error)
             errors.append(error)

@@ -274,9 +274,9 @@ class RunConfig(
     @classmethod
     def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns keyword arguments with the methods' hyperparameters as strengths."""
-        if isinstance(given.get("plugin"), (list, tuple)):
-            files = [os.path.abspath(file) for file in given["plugin"]]
-            catalogue.add_files(files, settings_of(cls))
+        if files := given.get("plugin"):
+            files = [files] if isinstance(files, str) else files
+            catalogue.add_files(map(os.path.abspath, files), settings_of(cls))
         catalogue.load_named(given)
         known = {each.flag for each in catalogue.strengths()}
         rest = {name: value for name, value in given.items() if name not in known}

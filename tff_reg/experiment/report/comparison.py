@@ -83,7 +83,6 @@ def compare(
       ComparisonError: If there is no run, one is not finished, runs of a group differ,
         or a run lacks an analysis or a measurement that a column needs.
       SettingError: If an argument is not allowed, or `output_dir` is not writable.
-      DirectoryError: If a directory is not a run's.
     """
     table = tabulate(
         runs,

@@ -193,7 +193,7 @@ def in_words(
             texts.append(
                 f"p: exact two-sided sign-flip test, which over {min(tested)} seeds is"
                 f" at least {2 / 2 ** min(tested):.2g}, times Holm's factor for"
-                f" {len(tested)} methods."
+                f" {len(tested)} method{'s' * (len(tested) > 1)}."
             )
     if lacking:
         of = f" of {', '.join(lacking)}" if found else ""

@@ -94,7 +94,10 @@ def read(
     weights: str = WEIGHTS.default,
 ) -> Run:
     """Reads a finished run."""
-    directory = directory_lib.RunDirectory(path)
+    try:
+        directory = directory_lib.RunDirectory(path)
+    except directory_lib.DirectoryError as error:
+        raise ComparisonError(f"{path} has no finished run.") from error
     summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
     if summary is None:
         raise ComparisonError(f"{path} has no finished run.")

@@ -247,6 +247,12 @@ class Table:
             )
         if self._other_code:
             notes.append(self._other_code)
+        else:  # All by the same code, which may have changed since.
+            changed = (
+                identity.other_code(c) for each in configs.values() for c in each
+            )
+            texts = dict.fromkeys(filter(None, changed))
+            notes += [text.replace("It was", "Runs were") for text in texts]
         return notes
 
     def _why_bold(self, has_bold: bool) -> str:
