@@ -3,7 +3,10 @@
 import collections
 import enum
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import types
 
 import keras
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import flags
 
 from tests.experiment.stopping import StopHere, StopsAfter
 from tff_reg import data, experiment, methods, models, training
@@ -161,6 +165,18 @@ def _global(values):
     return name["scaled"]
 
 
+def _metric(values):
+    class Above(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.threshold = values[0]
+
+        def update_state(self, labels, predictions):
+            pass
+
+    return Above()
+
+
 class _Level(enum.Enum):
     LOW, HIGH = 0.1, 0.2
 
@@ -174,6 +190,7 @@ KINDS = (
     _class_of,
     _global,
     _normalization,
+    _metric,
     lambda n: {0: n[0]},
     lambda n: types.SimpleNamespace(n=n),
     lambda n: pathlib.PurePath(f"{n}"),
@@ -205,6 +222,54 @@ def _with_default(chosen):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_function_computes_with_is_part_of_its_digest(made, kind):
     found = [digests.of_function(made(kind([n]))) for n in (0.1, 0.1, 0.2)]
+    assert found[0] == found[1] != found[2]
+
+
+# Sets of classes and functions that reach each other, whose order in memory differs.
+_AWKWARD = """
+import sys
+junk = [type(f"J{i}", (), {}) for i in range(int(sys.argv[1]))]
+from tff_reg.data import digests
+class A:
+    def call(self, x): return helper(x)
+more = [type(f"J{i}", (), {}) for i in range(7 * len(junk))]
+class B:
+    def call(self, x): return helper(x)
+def helper(x): return x if isinstance(x, A) else 2 * x
+def even(n): return n == 0 or odd(n - 1)
+def odd(n): return n > 0 and even(n - 1)
+names = frozenset({"alpha", "beta", "gamma"})
+awkward = [{A, B}, {even, odd, helper}, {names: 1}, {even: 1, odd: 2}, {1: names}]
+print([digests.of_function(lambda x, each=each: x in {"a", "b"}) for each in awkward])
+"""
+
+
+def test_another_process_finds_the_same_digests():
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _AWKWARD, count],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed, count in (("1", "0"), ("2", "3000"), ("3", "100"))
+    ]
+    assert len(set(found)) == 1
+
+
+def test_own_modules_are_part_of_a_function_and_parsed_flags_are_not(tmp_path):
+    def digest():
+        values = {"__name__": __name__, "FLAGS": parsed, "helper": module}
+        exec("def scaled(x):\n    return helper.mean(x) * FLAGS.power", values)
+        return digests.of_function(values["scaled"])
+
+    parsed, module = flags.FlagValues(), types.ModuleType("helper")
+    module.__file__ = str(tmp_path / "helper.py")
+    found = []
+    for source, output_dir in (("1", "a"), ("1", "b"), ("2", "b")):
+        (tmp_path / "helper.py").write_text(f"FACTOR = {source}")
+        flags.DEFINE_string(output_dir, source, "", parsed, allow_override=True)
+        found.append(digest())
     assert found[0] == found[1] != found[2]
 
 
@@ -249,6 +314,18 @@ def test_another_preprocessing_or_metric_of_an_evaluation_is_refused(
     run(tmp_path / "a", total_rounds=2, evaluate=evaluate(preprocess_fn=halved))
     with pytest.raises(experiment.DirectoryError, match="of another evaluate"):
         run(tmp_path / "a", total_rounds=3, evaluate=evaluate())
+
+
+def test_the_loss_of_an_evaluation_is_part_of_its_digest():
+    x, y = np.eye(6, 3, dtype=np.float32), np.zeros(6, np.int32)
+    label_spec, found = tf.TensorSpec([None], tf.int32), []
+    for factor in (1.0, 1.0, 2.0):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        loss_fn = lambda y, p, by=factor: by * tf.reduce_mean(p)  # noqa: E731
+        model_fn = models.from_keras(model, loss_fn=loss_fn, label_spec=label_spec)
+        functions = experiment.CentralEvaluation(model_fn, x, y).functions
+        found.append(digests.of_function(functions))
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_function_of_another_name_is_refused(run, tiny_data, tmp_path):

@@ -512,6 +512,81 @@ def test_orthogonal_classifiers_differ_from_seed_to_seed(keras):
     assert not np.allclose(*found)
 
 
+def _sub_classed(keras, value):
+    class Own(keras.Model):
+        def __init__(self, given):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+            self.dropout = keras.layers.Dropout(given[0])
+
+        def call(self, x, training=False):
+            return self.dense(self.dropout(x, training=training))
+
+    return Own(collections.deque([value]))  # No value of a config of Keras 3.
+
+
+def _with_layer(keras, value):
+    class Own(keras.layers.Layer):
+        def __init__(self, function, power):
+            super().__init__()
+            self.function, self.power = function, power
+
+        def call(self, x):
+            return self.function(x) ** self.power
+
+    function = tf.nn.relu if value == 0.1 else tf.nn.tanh
+    return keras.Sequential([Own(function, 2), keras.layers.Dense(3)])
+
+
+def _with_activation(keras, value):
+    function = "relu" if value == 0.1 else "tanh"
+    layers = [_with_layer(keras, 0.1), keras.layers.Dense(3, function)]
+    return keras.Sequential([*layers, keras.layers.Dense(3)])
+
+
+def _with_regularizer(keras, value):
+    class Own(keras.regularizers.Regularizer):
+        def __init__(self, strength):
+            self.strength = strength
+
+        def __call__(self, weights):
+            return self.strength * tf.reduce_sum(weights**2)
+
+    return keras.Sequential([keras.layers.Dense(3, kernel_regularizer=Own(value))])
+
+
+def _plain(keras, value):
+    layers = [keras.layers.Dense(3, name=f"hidden{n}") for n in (1, 2)]
+    # The first of its kind is called as a setting of other layers is.
+    layers += [keras.layers.Activation("relu"), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((5,)), *layers])
+
+
+@pytest.mark.parametrize(
+    "build, given",
+    [
+        (_sub_classed, {}),
+        (_with_layer, {}),
+        (_with_activation, {}),
+        (_with_regularizer, {}),
+        (_plain, {"loss_fn": lambda n: lambda y, p: n * tf.reduce_mean(p)}),
+        (_plain, {"blocks": lambda n: [f"hidden{int(10 * n)}"]}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_model_computes_with_is_part_of_its_digests(keras, build, given):
+    found = []
+    for value in (0.1, 0.1, 0.2):
+        keras.utils.set_random_seed(1)
+        options = {name: made(value) for name, made in given.items()}
+        if "loss_fn" in given:
+            options["label_spec"] = tf.TensorSpec([None], tf.int32)
+        spec = tf.TensorSpec([None, 5])
+        model = build(keras, value)
+        found.append(models.from_keras(model, input_spec=spec, **options).digests)
+    assert found[0] == found[1] != found[2]
+
+
 def test_a_further_pass_that_changes_statistics_is_told_what_to_say(keras):
     class Twice(methods.Method):
         name = "twice"

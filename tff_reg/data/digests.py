@@ -7,6 +7,7 @@ does not matter. SHA-256 takes about a second for two gigabytes.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import dis
@@ -15,8 +16,10 @@ import json
 import re
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
+
+from absl import flags
 
 from tff_reg.lazy import np
 
@@ -94,7 +97,7 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
+def _content(value: Any, seen: MutableMapping[int, tuple[Any, str]]) -> str:
     """Returns a text that another process finds for the same code and values.
 
     `seen` has the values so far, which are kept, and their texts by their `id`.
@@ -113,6 +116,8 @@ def _content(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
                 for k, v in parts.items():
                     key = k if isinstance(k, str) else _content(k, seen)
                     texts.append(f"{key}={_content(v, seen)}")
+            elif isinstance(parts, (set, frozenset)):  # In no order.
+                texts += [_content(v, collections.ChainMap({}, seen)) for v in parts]
             else:
                 texts += [_content(each, seen) for each in parts]
             if isinstance(parts, (dict, set, frozenset)):
@@ -144,6 +149,9 @@ def _parts(value: Any) -> Any:
             for name, each in held.items()
             if isinstance(each, types.FunctionType) or not name.startswith("__")
         }
+    if isinstance(value, types.ModuleType):
+        own = is_own(value.__name__)
+        return value.__name__, own and np.fromfile(str(value.__file__), np.uint8)
     if isinstance(value, property):
         return value.fget, value.fset
     if hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
@@ -155,7 +163,7 @@ def _parts(value: Any) -> Any:
         return array.ravel().tolist() if array.dtype.hasobject else [of_examples(array)]
     if hasattr(value, "get_config"):  # Of Keras. Weights may have random values.
         fixed = getattr(value, "non_trainable_weights", ())
-        return kind, of_config(value), [np.asarray(each) for each in fixed]
+        return kind, of_config(value), [*map(np.asarray, fixed)], values_of(value)
     if is_own(kind.__module__) or kind.__module__.split(".")[0] in _STANDARD:
         reduced = value.__reduce_ex__(2)
         parts = (reduced,) if isinstance(reduced, str) else reduced[1:]
@@ -173,29 +181,46 @@ def _parts(value: Any) -> Any:
 
 
 def _globals(function: types.FunctionType) -> dict[str, Any]:
-    """Returns the globals that a function names, but modules and parsed flags."""
+    """Returns the globals that a function names, but parsed flags."""
     codes, found = [function.__code__], {}
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
         for each in dis.get_instructions(code):
             if each.opname == "LOAD_GLOBAL" and each.argval in function.__globals__:
                 value = function.__globals__[each.argval]
-                if not isinstance(value, (types.ModuleType, argparse.Namespace)):
+                if not isinstance(value, (argparse.Namespace, flags.FlagValues)):
                     found[each.argval] = value
     return found
+
+
+def values_of(value: Any) -> dict[str, Any]:
+    """Returns a Keras object's own callables, and what own code names and is plain."""
+    own = [vars(kind) for kind in type(value).__mro__ if is_own(kind.__module__)]
+    code = [getattr(each, "__code__", None) for k in own for each in k.values()]
+    # Keras numbers names, and wraps `build`.
+    named = {n for c in code if c for n in c.co_names} - {"name", "build"}
+    plain = (*_PLAIN, np.generic, types.FunctionType)
+    return {
+        name: each
+        for name, each in vars(value).items()
+        if (name in named and isinstance(each, plain))
+        or (callable(each) and is_own(getattr(each, "__module__", "tff_reg")))
+        if not hasattr(getattr(each, "__self__", each), "weights")  # Layers.
+    }
 
 
 def of_config(value: Any) -> str:
     """Returns the config of an object of Keras with its layers' names numbered."""
     try:
         text = json.dumps(value.get_config(), default=described)
-    except NotImplementedError:  # A sub-classed model.
-        text = repr([type(value).__qualname__, [each.shape for each in value.weights]])
+    except NotImplementedError:  # Of the user's own class.
+        shapes = [tuple(each.shape) for each in getattr(value, "weights", ())]
+        text = repr([type(value).__qualname__, shapes])
     # Keras numbers layer names, so two copies of a network may have different names.
     for number, name in enumerate(
         dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
     ):
-        text = text.replace(name, f'"#{number}"')
+        text = re.sub(f"{re.escape(name)}(?!:)", f'"#{number}"', text)
     return text
 
 

@@ -17,12 +17,11 @@ from tff_reg.seam import keras_internals
 
 def digest(model: Any) -> str:
     """Returns a digest of a Keras model's architecture, own code and loss."""
-    text = digests.of_config(model)
-    used: set[Any] = set()
-    for each in keras_internals.layers_of(model):
-        used |= {type(each), getattr(each, "activation", None)}
-    if own := {e for e in used if digests.is_own(getattr(e, "__module__", "tff_reg"))}:
-        text += digests.of_function(own)
+    parts = [
+        (type(each), digests.of_config(each), digests.values_of(each))
+        for each in keras_internals.layers_of(model)
+    ]
+    text = digests.of_config(model) + digests.of_function(parts)
     if getattr(model, "compiled", True) and getattr(model, "loss", None) is not None:
         config = getattr(model, "get_compile_config", dict)() or {}
         text += digests.of_function((model.loss, config.get("loss_weights")))

@@ -55,8 +55,11 @@ class KerasModelFn:
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """The digests of the Keras model and of its weights."""
+        """The digests of the Keras model, its weights, its loss and its blocks."""
+        blocks = [p.model and digests.of_config(p.model) for p in self.plan.parts]
         return {
+            "keras_loss": digests.of_function(self._loss_fn),
+            "keras_blocks": digests.of_function(blocks),
             digests.KERAS_MODEL: keras_copies.digest(self.plan.model),
             digests.KERAS_WEIGHTS: digests.of_examples(*self.plan.values),
         }

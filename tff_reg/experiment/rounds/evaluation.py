@@ -121,8 +121,9 @@ class CentralEvaluation:
 
     @property
     def functions(self) -> tuple:
-        """The user's functions that decide what is measured."""
-        return (self.preprocess_fn, *self.metrics.values())
+        """The user's functions that decide what is measured; of a model, its loss."""
+        loss = getattr(self._model, "loss_fn", type(self._model))
+        return (loss, self.preprocess_fn, *self.metrics.values())
 
     @property
     def examples_spec(self) -> Any:

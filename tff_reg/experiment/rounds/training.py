@@ -76,9 +76,9 @@ class Training:
         writes nothing.
       overwrite: Delete the run in `output_dir` first.
       settings: Further JSON values by name, which are recorded in `config.json` and
-        compared with it when a run is resumed. What the process was built from
-        (methods, optimisers, data form, initial weights of a Keras model, ...) is so,
-        too; of a process that `tff_reg.training` did not build, its hyperparameters.
+        compared with it when a run is resumed. What the process was built from is so,
+        too (of objects of other packages, type and plain attributes); of a process
+        that `tff_reg.training` did not build, its hyperparameters.
       weight_names: Names of the trainable and the other variables, for
         `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Shows every round; None for a bar on a terminal or in a notebook, and
