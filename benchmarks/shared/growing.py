@@ -100,7 +100,8 @@ def _model_fn(megabytes: float, tensors: int, method: str):
     """The function that makes the model, and the shape of an example."""
     if method != "fedavg":
         shape = (8, 8, 1)
-        return models.build_model_fn("cnn", image_shape=shape, num_classes=10), shape
+        build = models.build_model_fn
+        return build("cnn", image_shape=shape, num_classes=_CLASSES), shape
     depth, numbers = tensors // 2 - 2, megabytes * 1e6 / 4
     # depth * width^2 + (inputs and outputs) * width = numbers
     ends = _FEATURES + _CLASSES + 1

@@ -334,15 +334,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
 def _whole_client(key: np.ndarray, examples: Any) -> tf.data.Dataset:
     element = collections.OrderedDict(examples, key=key)
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, element)
-    spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, tensors)
-    # `Dataset.from_tensors` names every data set anew, and TensorFlow makes and keeps
-    # a kernel for each name.
-    variant = tf.raw_ops.TensorDataset(
-        components=tf.nest.flatten(tensors),
-        output_shapes=[each.shape for each in tf.nest.flatten(spec)],
-    )
-    return tf.data.experimental.from_variant(variant, spec)
+    return tf.data.Dataset.from_tensors(element)
 
 
 def _loaded(

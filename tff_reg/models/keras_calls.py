@@ -154,7 +154,7 @@ def _is_linear(layer: Any) -> bool:
 
 
 def _non_linear_layers(layers: Sequence[Any]) -> list[Any]:
-    """Returns the layers and functions whose output is that of one non-linearity."""
+    """Returns the layers and functions that apply an activation, such as a ReLU."""
     given = [getattr(layer, "activation", None) for layer in layers]
     in_attention = [id(inner.softmax_of(layer)) for layer in layers]
 

@@ -419,7 +419,7 @@ class KerasNetwork(block_model.BlockModel):
 
 
 def logits_of(output: Any) -> Any:
-    """Returns what Keras's cross-entropy takes in an output's place, or None.
+    """Returns the logits that Keras's cross-entropy takes for an output, or None.
 
     The input of a last softmax, and of a last sigmoid of Keras's.
     """
@@ -430,7 +430,7 @@ def logits_of(output: Any) -> Any:
 
 
 def _log(probabilities: Any) -> Any:
-    """Computes log p as Keras's cross-entropy does."""
+    """Returns the logarithm of probabilities, clipped as Keras's cross-entropy does."""
     logits = logits_of(probabilities)
     if logits is not None:
         return tf.nn.log_softmax(logits)

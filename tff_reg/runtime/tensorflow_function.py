@@ -291,7 +291,11 @@ def _flatten(value: Any, leaves: list[Any]) -> None:
 
 
 def _form(type_spec: Any, binding: Any) -> Any:
-    """Returns a result's form: lists for structures, a converter or None for leaves."""
+    """Returns how results are nested.
+
+    It has a list for a structure, None for a tensor, and for a data set a function that
+    makes it from its variant.
+    """
     kind = binding.WhichOneof("binding")
     if kind == _STRUCT:
         types = [each for _, each in tff.structure.iter_elements(type_spec)]

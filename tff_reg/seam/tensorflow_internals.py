@@ -33,7 +33,7 @@ def inference_function(function: Any) -> Any:
 
 
 def call_flat(function: Any, inputs: list[tf.Tensor]) -> Any:
-    """Calls a concrete function without captures, and without checks of its inputs."""
+    """Calls a concrete function that captures nothing; its inputs are not checked."""
     called = function._inference_function
     return getattr(called, "call_flat", called)(*inputs)
 

@@ -179,7 +179,7 @@ def _points(found: Optional[Difference]) -> str:
 def in_words(
     found: Mapping[str, Difference], names: Sequence[str], baseline: str
 ) -> str:
-    """Returns what the differences are, and which rows have none."""
+    """Returns sentences on the columns of differences and the rows without one."""
     texts = []
     lacking = [name for name in names if name != baseline and name not in found]
     if found:

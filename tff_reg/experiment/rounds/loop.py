@@ -98,7 +98,7 @@ class Rounds:
         return self
 
     def _functions(self) -> Iterator[tuple[str, Any]]:
-        """Yields the user's functions by the names of their digests."""
+        """Yields the user's functions, each with its digest's name in `config.json`."""
         for name, argument in digests.FUNCTIONS.items():
             function = getattr(self._training, argument)
             yield name, getattr(function, "functions", function)
