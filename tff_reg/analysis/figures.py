@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tff_reg import curves, files, tables
 from tff_reg.analysis import estimates, landscape, spectra
-from tff_reg.experiment.report import finished_runs, table
+from tff_reg.experiment.report import cells as cells_lib, finished_runs
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
@@ -123,7 +123,7 @@ def _write_curves(
                     row,
                     rounds,
                     [statistics.fmean(each) for each in values],
-                    [table.deviation(each) or 0.0 for each in values],
+                    [cells_lib.deviation(each) or 0.0 for each in values],
                 )
             )
     if panels:
@@ -144,7 +144,7 @@ def _write_compute_time(
             (
                 statistics.fmean([each["median_round_seconds"] for each in found]),
                 statistics.fmean(accuracies),
-                table.deviation(accuracies) or 0.0,
+                cells_lib.deviation(accuracies) or 0.0,
             )
         )
     drawn = [

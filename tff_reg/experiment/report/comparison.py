@@ -25,6 +25,7 @@ from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
+    cells,
     differences,
     finished_runs,
     protocol as protocol_lib,
@@ -291,7 +292,7 @@ def _curves(
         ]
         if rounds:
             means = [statistics.fmean(each) for each in values]
-            bands = [table_lib.deviation(each) or 0.0 for each in values]
+            bands = [cells.deviation(each) or 0.0 for each in values]
             found.append(curves.Curve(name, places, means, bands))
     return found
 

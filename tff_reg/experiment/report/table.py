@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
@@ -16,7 +15,18 @@ from typing import Any, Optional, Union
 from tff_reg import tables
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import differences, protocol as protocol_lib
+from tff_reg.experiment.report import (
+    differences,
+    protocol as protocol_lib,
+)
+from tff_reg.experiment.report.cells import (
+    deviation,
+    mean,
+    numbers,
+    percents,
+    rounds_to,
+    span,
+)
 from tff_reg.experiment.report.finished_runs import (
     COST_COLUMNS,
     HESSIAN_COLUMNS,
@@ -194,7 +204,7 @@ class Table:
         for name in columns:
             if name in SHARES:
                 head, key = SHARES[name]
-                found = _percents(rows, key)
+                found = percents(rows, key)
                 # The maximum over rounds chose among them by the test examples.
                 is_choice = name == "best"
                 cells[head] = found if is_choice else self._best(found, key, max)
@@ -203,7 +213,7 @@ class Table:
                         self._differences, [*self.groups], self.baseline
                     )
             elif name in HESSIAN_COLUMNS:
-                cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
+                cells[HESSIAN_COLUMNS[name]] = numbers(rows, name)
             elif name in COST_COLUMNS:
                 digits = _DIGITS.get(name, 2)
                 cells[COST_COLUMNS[name][0]] = [
@@ -211,9 +221,9 @@ class Table:
                 ]
         for number in self.rounds:
             key = f"ema_accuracy_at_{number}"
-            cells[f"EMA at {number} (%)"] = self._best(_percents(rows, key), key, max)
+            cells[f"EMA at {number} (%)"] = self._best(percents(rows, key), key, max)
         for target in self.targets:
-            found = _rounds_to(rows, target, self._last)
+            found = rounds_to(rows, target, self._last)
             key = f"rounds_to_{target}"
             cells[f"rounds to {100 * target:g} %"] = self._best(found, key, min)
         if not self.columns or "seconds" in self.columns:
@@ -355,57 +365,10 @@ def _values(
     }
 
 
-def mean(values: Sequence[Optional[float]]) -> Optional[float]:
-    """Returns the mean; None if one of the values is None."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
-
-
-def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
-    """Returns the sample deviation (n - 1); None for one value, or if one is None."""
-    known = [value for value in values if value is not None]
-    is_whole = len(known) == len(values) >= 2
-    return statistics.stdev(known) if is_whole else None
-
-
 def _usual(rows: Sequence[Row]) -> list[str]:
     """Returns the default columns."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
     return ["accuracy", "ema", *(["all_clients"] if has_mean else [])]
-
-
-def _numbers(rows: Sequence[Row], name: str, form: str = ".3g") -> list[str]:
-    """Returns means, with deviations where there are several seeds."""
-    return [
-        "-"
-        if row[f"{name}_mean"] is None
-        else f"{row[f'{name}_mean']:{form}}"
-        + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
-        for row in rows
-    ]
-
-
-def _percents(rows: Sequence[Row], name: str) -> list[str]:
-    """Returns means in percent, with deviations if there are any."""
-    texts = []
-    for row in rows:
-        text, spread = _percent(row[f"{name}_mean"]), row.get(f"{name}_std")
-        if text == "-" and row["not_finite"]:
-            text = "not finite"
-        texts.append(text if spread is None else f"{text} ± {_percent(spread)}")
-    return texts
-
-
-def _percent(share: Any) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
-
-
-def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
-    """Returns mean numbers of rounds; `25+` if 25 were too few."""
-    return [
-        f"{limit}+" if text == "-" else text
-        for text, limit in zip(_numbers(rows, f"rounds_to_{target}", ".1f"), last)
-    ]
 
 
 def accuracy(groups: Groups) -> str:
@@ -437,9 +400,3 @@ def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
     ((is_raw, is_of_all),) = found
     measure = "the accuracy" if is_raw else "the accuracy's moving average"
     return measure + (" of the mean of all clients' models" if is_of_all else "")
-
-
-def span(numbers: Sequence[int]) -> str:
-    """Returns the range of numbers, such as `2 to 4`."""
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
-from tff_reg.experiment.report import finished_runs, table
+from tff_reg.experiment.report import cells, finished_runs
 
 _WIDTH = 88
 _NONE = "-"
@@ -155,9 +155,9 @@ def number(
     seeds = min(map(len, values))
     if not seeds:
         return Number(cell, quantity, published, _NONE, None, None, 0)
-    means = [table.mean(each) for each in values]
-    mean = table.mean(means)
-    deviation = table.deviation(means if len(means) > 1 else values[0])
+    means = [cells.mean(each) for each in values]
+    mean = cells.mean(means)
+    deviation = cells.deviation(means if len(means) > 1 else values[0])
     digits = _digits(published)
     if mean is not None and quantity.startswith("rounds@"):
         here = f"{mean:.1f}".removesuffix(".0")
@@ -255,6 +255,6 @@ def _block(
         published = [(each and each.published) or _NONE for each in own]
         here = [each.here if each else _NONE for each in own]
         rounds = sorted({each.round_num for each in own if each and each.round_num})
-        at = f", round {table.span(rounds)}" if rounds else ""
+        at = f", round {cells.span(rounds)}" if rounds else ""
         columns += [(text, ["published", *published]), ("", [f"here{at}", *here])]
     return tables.to_markdown(columns)

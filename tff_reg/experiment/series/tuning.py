@@ -18,7 +18,7 @@ from typing import Any, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config import resolution, run_config as config_lib
-from tff_reg.experiment.report import differences, protocol, table
+from tff_reg.experiment.report import cells, differences, protocol
 from tff_reg.experiment.report.tuned import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
@@ -105,7 +105,7 @@ class _Tried:
 
     @property
     def mean(self) -> Any:
-        return table.mean(self.accuracies)
+        return cells.mean(self.accuracies)
 
 
 def _lowest(tried: Sequence[_Tried]) -> Any:
@@ -192,7 +192,7 @@ class Tuning:
                 found[process] = Tuned(
                     best.settings,
                     best.mean,
-                    table.deviation(best.accuracies),
+                    cells.deviation(best.accuracies),
                     _lowest(complete),
                     len(complete),
                     len(tied) - 1,
@@ -212,8 +212,8 @@ class Tuning:
                     "process": process,
                     **{name: each.settings.get(name) for name in self.names},
                     "runs": len(each.accuracies),
-                    sensitivity.MEAN: table.mean(accuracies) if accuracies else None,
-                    sensitivity.DEVIATION: table.deviation(accuracies),
+                    sensitivity.MEAN: cells.mean(accuracies) if accuracies else None,
+                    sensitivity.DEVIATION: cells.deviation(accuracies),
                     "not_finite": each.not_finite,
                     sensitivity.BEST: process in best
                     and each.settings == best[process].settings,
