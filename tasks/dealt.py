@@ -24,7 +24,7 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
     Raises:
       PartitionError: If the partition does not fit the data.
     """
-    seed = settings.seed if settings.partition_seed is None else settings.partition_seed
+    seed = settings.seed_of_split
     if settings.validation_share is not None:
         data = _with_validation(data, settings.validation_share, seed)
     positions = partitions.partition(

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
+from tests.experiment import finished
 from tests.experiment.stopping import StopHere, StopsAfter
 from tff_reg import data, experiment, methods, models, training
 from tff_reg.data import digests
@@ -253,20 +254,33 @@ def test_another_process_finds_the_same_digests():
     assert len(set(found)) == 1
 
 
-def test_own_modules_are_part_of_a_function_and_parsed_flags_are_not(tmp_path):
-    def digest():
-        values = {"__name__": __name__, "FLAGS": parsed, "helper": module}
-        exec("def scaled(x):\n    return helper.mean(x) * FLAGS.power", values)
-        return digests.of_function(values["scaled"])
+def test_parsed_flags_are_no_part_of_a_function():
+    found, parsed = [], flags.FlagValues()
+    for output_dir in ("a", "b"):
+        flags.DEFINE_string(output_dir, "1", "", parsed, allow_override=True)
+        values = {"__name__": __name__, "FLAGS": parsed}
+        exec("def scaled(x):\n    return x * FLAGS.power", values)
+        found.append(digests.of_function(values["scaled"]))
+    assert found[0] == found[1]
 
-    parsed, module = flags.FlagValues(), types.ModuleType("helper")
-    module.__file__ = str(tmp_path / "helper.py")
-    found = []
-    for source, output_dir in (("1", "a"), ("1", "b"), ("2", "b")):
-        (tmp_path / "helper.py").write_text(f"FACTOR = {source}")
-        flags.DEFINE_string(output_dir, source, "", parsed, allow_override=True)
-        found.append(digest())
-    assert found[0] == found[1] != found[2]
+
+def test_a_changed_file_of_the_users_is_told_where_the_run_has_own_objects(
+    run, tmp_path, monkeypatch
+):
+    def told(rounds):
+        notes = finished.Notes()
+        run(tmp_path / "a", total_rounds=rounds, progress=notes)
+        return [line for line in notes.lines if "other code: file clipping.py" in line]
+
+    module = types.ModuleType("clipping")
+    module.__file__ = str(tmp_path / "clipping.py")
+    monkeypatch.setitem(sys.modules, "clipping", module)
+    (tmp_path / "clipping.py").write_text("NORM = 1")
+    assert not told(1) and not told(2)
+    (tmp_path / "clipping.py").write_text("NORM = 2")
+    assert len(told(3)) == 1
+    monkeypatch.delitem(sys.modules, "clipping")
+    assert not told(4)
 
 
 def test_what_a_function_collects_does_not_make_it_another(run, tmp_path):

@@ -211,6 +211,14 @@ def test_what_is_no_run_is_said(tmp_path):
         trained.load(tmp_path, tasks=tasks)
 
 
+def test_a_run_of_an_own_process_is_said_to_have_no_task(copy):
+    config = json.loads((copy / "config.json").read_text())
+    del config["process"]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(trained.TrainedRunError, match="made by experiment.train"):
+        trained.load(copy, tasks=tasks)
+
+
 def test_a_run_is_not_read_with_another_split(tmp_path):
     split, path = tmp_path / "split.txt", tmp_path / "run"
     clients = [list(range(40)), list(range(40, 80))]

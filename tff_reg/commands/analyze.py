@@ -216,8 +216,8 @@ def partition(given):
         with files.atomic_path(output_dir / name) as temporary:
             write(temporary)
     of = description.partition(asked)
-    seed = asked.seed if asked.partition_seed is None else asked.partition_seed
-    print(f"{asked.task}, {of}, {asked.num_clients} clients, seed {seed}\n")
+    where = f"{asked.num_clients} clients, seed {asked.seed_of_split}"
+    print(f"{asked.task}, {of}, {where}\n")
     print(held.markdown())
     print(*held.summary(), sep="\n")
     print(f"In {output_dir}: partition.csv, partition.png")

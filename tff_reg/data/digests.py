@@ -90,7 +90,7 @@ def is_own(module: Any) -> bool:
     """Returns whether a module, by its name, is of the user, not of a package."""
     top = str(module).partition(".")[0]
     file = getattr(sys.modules.get(str(module)), "__file__", None) or ""
-    return top not in _STANDARD | {"tff_reg"} and "-packages" not in file
+    return top not in _STANDARD | {"tff_reg", "tasks"} and "-packages" not in file
 
 
 def _short(text: str) -> str:
@@ -150,8 +150,7 @@ def _parts(value: Any) -> Any:
             if isinstance(each, types.FunctionType) or not name.startswith("__")
         }
     if isinstance(value, types.ModuleType):
-        own = is_own(value.__name__)
-        return value.__name__, own and np.fromfile(str(value.__file__), np.uint8)
+        return (value.__name__,)  # A run's code has the user's files.
     if isinstance(value, property):
         return value.fget, value.fset
     if hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.

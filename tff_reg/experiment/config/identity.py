@@ -39,6 +39,8 @@ MACHINE = (
 )
 # and for the code that made its rounds: one entry for each code.
 CODE = "code"
+# The beginning of the names of the user's own files there.
+_FILE = "file "
 # The folders of this package on which the numbers of runs do not depend.
 _ONLY_LOOKS = ("analysis", "commands")
 # What is suspicious about a run's data and model, in sentences.
@@ -103,12 +105,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def code(config: Mapping[str, Any]) -> dict[str, Optional[str]]:
+def code(
+    config: Mapping[str, Any], has_own_objects: bool = False
+) -> dict[str, Optional[str]]:
     """Returns the code on which a run's numbers depend in this process.
 
     It is a digest of the sources of `tff_reg` and of each package and file (with what
     it imports from its folder) that the run's methods, task and model come from, and
-    the versions of TensorFlow and TFF.
+    the versions of TensorFlow and TFF. A run of the user's own objects also has all
+    loaded files of the user's: what is made of what in them is not known.
     """
     found = {"tff_reg": of_package("tff_reg")}
     for value in _of_others(config):
@@ -118,17 +123,32 @@ def code(config: Mapping[str, Any]) -> dict[str, Optional[str]]:
             is_file = package.startswith(plugins.MODULE)
             name = pathlib.Path(str(module.__file__)).name if is_file else package
             found[name] = of_package(package)
-    return {**found, **_lane()}
+    return {**found, **_lane(), **(_own_files() if has_own_objects else {})}
+
+
+def _own_files() -> dict[str, Optional[str]]:
+    """Returns the digests of the user's files that this process has loaded."""
+    found: dict[str, Optional[str]] = {}
+    for name, module in sorted(sys.modules.items()):
+        file = pathlib.Path(getattr(module, "__file__", None) or "")
+        if name == "__mp_main__":  # Another name of the script.
+            continue
+        if digests.is_own(name) and file.suffix == ".py" and file.is_file():
+            shown = file.name if name == "__main__" else f"{name.replace('.', '/')}.py"
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            found[_FILE + shown] = digest[:8]
+    return found
 
 
 def other_code(config: Mapping[str, Any]) -> Optional[str]:
     """Returns a line on other code that made a run's rounds; None if none did."""
-    now = code(config)
+    now = code(config, has_own_objects=True)
     said = [
         f"{name} {value} (now {now.get(name)})"
         for made in config.get(CODE, ())
         for name, value in made.items()
         if now.get(name) != value
+        if name in now or not name.startswith(_FILE)  # A file may be needed no more.
     ]
     if not said:
         return None

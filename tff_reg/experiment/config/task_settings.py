@@ -122,6 +122,11 @@ class TaskSettings(process_settings.PopulationSettings):
         tags=(OPTION, process_settings.NO_EFFECT_ON_RESULTS),
     )
 
+    @property
+    def seed_of_split(self) -> int:
+        """The seed of the split into clients: `partition_seed`, or else `seed`."""
+        return self.seed if self.partition_seed is None else self.partition_seed
+
     def __post_init__(self):
         """Checks all settings."""
         check(self)

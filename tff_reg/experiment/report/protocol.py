@@ -114,7 +114,7 @@ def of(
     if len(set(map(as_text, seeds.values()))) > 1:
         differences["seeds"] = seeds
     unknown = {
-        group: [name for name in _SETTINGS if name not in config]
+        group: ", ".join(name for name in _SETTINGS if name not in config)
         for group, config in firsts.items()
         if not set(_SETTINGS) <= config.keys()
     }

@@ -234,6 +234,11 @@ def load(
 ) -> TrainedRun:
     """Reads a run."""
     directory, checkpoint = _whole_checkpoint(path, round_num, weights)
+    if "process" not in (directory.config or {}):
+        raise TrainedRunError(
+            f"{path} was made by experiment.train, which knows no task: use its result"
+            " (result.model.save)."
+        )
     config = ResolvedConfig.load(directory.config or {})
     check_is_whole(config, path)
     task = runs.build_task(config, tasks)

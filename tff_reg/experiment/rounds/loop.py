@@ -103,6 +103,18 @@ class Rounds:
             function = getattr(self._training, argument)
             yield name, getattr(function, "functions", function)
 
+    @property
+    def _has_own_objects(self) -> bool:
+        """Whether process, model or functions are Python objects of the user's."""
+        training = self._training
+        return bool(
+            getattr(training.process, "built_from", None) != {}
+            or self._settings.get("model") is None
+            or training.sample_fn
+            or training.client_dataset_fn
+            or self._settings["metrics"]
+        )
+
     def __exit__(self, *_: object) -> None:
         for name, function in self._functions():
             if function:
@@ -126,7 +138,7 @@ class Rounds:
             self._take(directory)
             self._restore(directory)
             if not self.are_done:
-                directory.add_code(identity.code(self._settings))
+                directory.add_code(identity.code(self._settings, self._has_own_objects))
         for callback in self._callbacks:
             callback.on_start(run)
         self._progress.start(run.rounds_done)
