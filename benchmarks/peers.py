@@ -81,6 +81,7 @@ SYSTEMS = {
     ),
     "flower": System("Flower's simulation", "flower", "torch", in_parallel=None),
     "fluke": System("fluke", "fluke_rounds", "fluke"),
+    "blazefl": System("BlazeFL", "blazefl_rounds", "blazefl", in_parallel=None),
     "pfl": System("pfl-research", "pfl_research", "torch"),
     "fedjax": System("FedJAX", "fedjax_rounds", "jax"),
     "tff": System("TFF's runtime", "own", None, ("tff", "1"), None),
@@ -337,8 +338,8 @@ SUBJECT = subject.Subject(
     help=f"""\
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
-  channels_last, a process a core), Flower's simulation, fluke, pfl-research, FedJAX,
-  TFF's own runtime and here, with one client and two at a time, also in the lane
+  channels_last, a process a core), Flower's simulation, fluke, BlazeFL (with Python
+  3.12 or 3.13 on PATH), pfl-research, FedJAX, TFF's own runtime and here, with one client and two at a time, also in the lane
   tff_pins. Half an hour, or a quarter with --quick. The first call installs the others
   into build/peers (4 GB).
   CASE: {", ".join(CASES)}.

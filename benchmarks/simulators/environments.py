@@ -19,6 +19,10 @@ TFF_PINS = "tff_pins"
 _STAMP = "installed.txt"
 
 
+# The oldest Python of simulators that need a newer one than this package.
+_OLDEST = {"blazefl": (3, 12)}
+
+
 def python(name: str) -> str:
     """The Python of an environment, which is made if it is missing or outdated.
 
@@ -48,7 +52,7 @@ def python(name: str) -> str:
         return str(interpreter)
     subject.say(f"Installing {folder} ...")
     shutil.rmtree(folder, ignore_errors=True)
-    base = getattr(sys, "_base_executable", None) or sys.executable
+    base = _python_of_version(_OLDEST.get(name, (3, 0)))
     # pip, because where PyTorch's CPU build is at hand, pip is told of it.
     for command in (
         [base, "-m", "venv", str(folder)],
@@ -61,3 +65,15 @@ def python(name: str) -> str:
             raise subject.RefusedError(f"{folder} cannot be installed: {why}")
     stamp.write_text(wanted, encoding="utf-8")
     return str(interpreter)
+
+
+def _python_of_version(oldest: tuple[int, int]) -> str:
+    """This Python where it is new enough, or else one on PATH."""
+    if sys.version_info >= oldest:
+        return getattr(sys, "_base_executable", None) or sys.executable
+    for minor in range(oldest[1], 14):
+        found = shutil.which(f"python3.{minor}")
+        # A shim of pyenv may be there without its Python.
+        if found and not subprocess.run([found, "-V"], capture_output=True).returncode:
+            return found
+    raise subject.RefusedError(f"it needs Python 3.{oldest[1]} or newer on PATH.")
