@@ -36,6 +36,7 @@ class _Clients(core.ProcessPoolClientTrainer[Any, Any, Any]):
     @staticmethod
     def worker(config, payload, device, stop_event, *, shm_buffer=None):
         del device, stop_event
+        assert shm_buffer is not None
         torch.set_num_threads(1)
         path, client = config
         case = _case(path)
