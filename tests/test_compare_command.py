@@ -296,6 +296,14 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
         (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
         (["--processes=fedavg,man", "--baseline=kd"], ["--baseline=kd", "fedavg, man"]),
         (["--processes=fedavg", "--baseline=fedavg"], ["=fedavg", "two seeds"]),
+        (["--processes=fedavg", "--settings=seed=1"], ["--settings=seed=1", "differ"]),
+        (["--processes=fedavg", "--settings=batch_size=0"], ["--batch_size=0"]),
+        (["--processes=fedavg", "--settings=partition=shards"], ["classes_per_client"]),
+        (["--run_dirs=d", "--settings=batch_size=2"], ["--settings", "--run_dirs"]),
+        (
+            ["--processes=man", "--settings=batch_size=2", "--grid=batch_size=2"],
+            ["--settings=batch_size=2: give it or --grid"],
+        ),
     ],
 )
 def test_refusals(arguments, words, tmp_path, no_tensorflow):

@@ -93,14 +93,20 @@ def draw_curves(
 
 
 def write_panels(
-    path: files.PathLike,
+    path: files.PathLike, panels: Mapping[str, Sequence[Curve]], **options: Any
+) -> None:
+    """Draws panels and writes a PNG; `options` are arguments of `draw_panels`."""
+    save(draw_panels(panels, **options).axes[0], path)
+
+
+def draw_panels(
     panels: Mapping[str, Sequence[Curve]],
     *,
     across: str = ROUNDS,
     up: str = ACCURACY,
     has_points: bool = False,
-) -> None:
-    """Draws curves in one panel per name, two side by side, and writes a PNG.
+) -> mpl_figure.Figure:
+    """Draws curves in one panel per name, two side by side.
 
     `across` and `up` are the axes' labels; `has_points` marks every value.
     """
@@ -112,7 +118,7 @@ def write_panels(
         _draw(axes, drawn, name, across, up, has_points)
         axes.legend(fontsize=10, frameon=False, loc="lower right")
     figure.tight_layout()
-    save(figure.axes[0], path)
+    return figure
 
 
 def _draw(

@@ -5,15 +5,23 @@ and of `tff_reg.experiment.compare`, which makes the table.
 """
 
 import functools
+import os
 import pathlib
 
 from absl import flags
 
 from tff_reg import experiment, files
 from tff_reg.commands import command_line, several
-from tff_reg.experiment.report import comparison, finished_runs, protocol, table
+from tff_reg.experiment.report import (
+    comparison,
+    finished_runs,
+    protocol,
+    settings_table,
+    table,
+)
 from tff_reg.experiment.report.differences import BASELINE, baseline_of
 from tff_reg.experiment.series import (
+    axis,
     batch,
     jobs,
     plan as series,
@@ -38,6 +46,7 @@ _OWN = (
     table.COLUMNS_SETTING,
     finished_runs.WEIGHTS,
     tuning.GRID,
+    axis.SETTINGS,
     *jobs.SETTINGS,
     Setting("title", str, None, "title of the pictures"),
 )
@@ -64,6 +73,9 @@ runs are named, and the table has the others. In DIR:
   curves.png, .pdf, .csv     test accuracy by round, with bands of one deviation
   compute.png, .pdf          test accuracy by multiply-adds, with the column mflops
   grid.csv, sensitivity.*    with --grid: held-out accuracy of all settings
+  SETTING/                   with --settings: the runs and the files above, by setting;
+                             the table in DIR has one column per setting, its figure
+                             one panel
 
 The flags of bin/run apply to every run; hyperparameters such as --fedprox_strength go
 to the methods that have them. --settings_of=NAME takes the settings that are not given
@@ -89,11 +101,22 @@ def read_flags(argv):
     return given
 
 
-def write(given, done, groups, measured, tuned=None, columns=(), weights=None, lost=()):
-    """Writes the files of finished runs; returns whether there are any."""
+def write(
+    given,
+    done,
+    groups,
+    measured,
+    *,
+    folder="",
+    missing=(),
+    tuned=None,
+    columns=(),
+    weights=None,
+):
+    """Writes the files of finished runs; returns their table, None without a run."""
     groups = {name: paths for name, paths in groups.items() if paths}
     if not groups:
-        return False
+        return None
     weights = weights or finished_runs.WEIGHTS.default
     analyses = []
     for name, paths in groups.items():
@@ -101,9 +124,8 @@ def write(given, done, groups, measured, tuned=None, columns=(), weights=None, l
             run = f"{name}, {pathlib.Path(path).name}"
             analyses += batch.analyses_for(path, run, columns, weights)
     done.analyse(analyses)
-    experiment.compare(
+    found = comparison.tabulate(
         groups,
-        given.output_dir,
         accuracy_at_rounds=measured.accuracy_at_rounds or (),
         target_accuracies=measured.target_accuracies or (),
         target_measure=given.target_measure,
@@ -111,18 +133,45 @@ def write(given, done, groups, measured, tuned=None, columns=(), weights=None, l
         columns=columns,
         weights=weights,
         tuned=tuned or {},
-        missing=[*done.missing, *lost],
+        missing=missing,
         baseline=given.baseline,
-        title=given.title or "",
     )
-    return True
+    comparison.write(found, os.path.join(given.output_dir, folder), given.title or "")
+    return found
+
+
+def write_settings(given, done, of_settings, made, **options):
+    """Writes the files of each setting, and of all; returns whether there are any.
+
+    Args:
+      given: The flags.
+      done: The batch.
+      of_settings: Settings and planned runs by heading.
+      made: Groups and table by heading, as made before; those of other groups are made.
+      **options: Further arguments of `write`.
+    """
+    for heading, (column, planned) in of_settings.items():
+        groups = by_process(planned, done)
+        if made.get(heading, (None,))[0] != groups:
+            missing = [run.name for run in planned if run.name in done.missing]
+            folder = axis.folder(column)
+            found = write(
+                given, done, groups, folder=folder, missing=missing, **options
+            )
+            made[heading] = groups, found
+    found = {heading: each for heading, (_, each) in made.items() if each}
+    if found:
+        settings_table.SettingsTable(found).write(given.output_dir)
+    return bool(found)
 
 
 def by_process(planned, done):
     """Returns the directories of finished runs by process, in the planned order."""
+    finished = {run.directory for run in done.finished}
     groups = {run.config.process: [] for run in planned}
-    for run in done.finished:
-        groups[run.config.process].append(run.directory)
+    for run in planned:
+        if run.directory in finished:
+            groups[run.config.process].append(run.directory)
     return groups
 
 
@@ -134,7 +183,7 @@ def given_groups(given):
     for name in several.requested(given):
         if name not in _OF_TABLES:
             raise SettingError(name, None, "leave it out: --run_dirs are finished.")
-    for each in (*series.SETTINGS, tuning.GRID):
+    for each in (*series.SETTINGS, tuning.GRID, axis.SETTINGS):
         if given[each.name].value is not None:
             raise SettingError(each.name, None, "leave it out: give it or --run_dirs.")
     groups = {}
@@ -145,21 +194,40 @@ def given_groups(given):
     return groups
 
 
-def print_protocol(common, processes, grid):
+def print_protocol(common, processes, grid, of_settings):
     """Prints the protocol of the requested runs."""
-    common = protocol.asked(common)
-    configs = {
-        name: [series.of_process(common, name, 0).resolved().dump()]
-        for name in series.process_names(processes)
+    if of_settings:
+        of_columns = {
+            heading: {run.config.process: [run.config.dump()] for run in planned}
+            for heading, (_, planned) in of_settings.items()
+        }
+        lines = protocol.lines_of_columns(of_columns)
+    else:
+        common = protocol.asked(common)
+        configs = {
+            name: [series.of_process(common, name, 0).resolved().dump()]
+            for name in series.process_names(processes)
+        }
+        lines = protocol.of(configs, grid).lines()
+    print(*lines, "", sep="\n", flush=True)
+
+
+def plan_settings(given, common, asked):
+    """Returns the settings and the planned runs of each column by its heading."""
+    if given.grid is not None:
+        why = "give it or --grid: each setting is tuned by a command of its own."
+        raise SettingError(axis.SETTINGS.name, given.settings, why)
+    return {
+        heading: (column, axis.plan(common, column, heading, **asked))
+        for heading, column in axis.parse(given.settings, common.given()).items()
     }
-    print(*protocol.of(configs, grid).lines(), "", sep="\n", flush=True)
 
 
 @command_line.command
 def main(argv, stop, executor=None):
     """Plans the runs, carries them out and tabulates them."""
     given = read_flags(argv)
-    common, tuner, planned, grid = None, None, [], {}
+    common, tuner, planned, grid, of_settings = None, None, [], {}, {}
     try:
         groups = given_groups(given)
         command_line.needed("output_dir", given.output_dir)
@@ -175,7 +243,10 @@ def main(argv, stop, executor=None):
             asked = {"processes": given.processes, "seeds": seeds}
             names = series.process_names(given.processes)
             given.baseline = baseline_of(given.baseline, names, len({*seeds}))
-            if given.grid is None:
+            if given.settings is not None:
+                of_settings = plan_settings(given, common, asked)
+                planned = [run for _, runs in of_settings.values() for run in runs]
+            elif given.grid is None:
                 planned = series.plan(common, **asked)
             else:
                 grid = tuning.parse(given.grid)
@@ -192,7 +263,7 @@ def main(argv, stop, executor=None):
         several.print_commands(done)
         return
     if common is not None:
-        print_protocol(common, given.processes, grid)
+        print_protocol(common, given.processes, grid, of_settings)
     failed, tuned, lost = [], None, []
     with several.carried_out(done, fail):
         if tuner:
@@ -206,15 +277,18 @@ def main(argv, stop, executor=None):
             done = several.begin(given, planned, stop, executor)
         if planned:
             measured = planned[0].config  # A recipe may set rounds and targets.
-            done.run(
-                lambda: write(
-                    given, done, by_process(planned, done), measured, tuned, lost=lost
-                )
-            )
-            groups = by_process(planned, done)
-        has_table = write(
-            given, done, groups or {}, measured, tuned, columns, weights, lost
-        )
+
+        def write_all(made=None, **more):
+            options = {"measured": measured, **more}
+            if of_settings:
+                made = {} if made is None else made
+                return write_settings(given, done, of_settings, made, **options)
+            found = groups or by_process(planned, done)
+            missing = [*done.missing, *lost]
+            return write(given, done, found, missing=missing, tuned=tuned, **options)
+
+        done.run(functools.partial(write_all, {}))
+        has_table = write_all(columns=columns, weights=weights)
     if has_table:
         of_grid = sensitivity.FILES if tuner else ()
         several.show(given.output_dir, (*comparison.FILES, *of_grid))

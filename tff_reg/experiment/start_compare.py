@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 from tff_reg import tables
 from tff_reg.experiment import start
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import comparison, protocol, table as table_lib
+from tff_reg.experiment.report import (
+    comparison,
+    protocol,
+    settings_table,
+    table as table_lib,
+)
 from tff_reg.experiment.report.differences import baseline_of
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import (
@@ -23,7 +28,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.loop import TrainingError, name_of
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.series import batch, plan as series, tuning
+from tff_reg.experiment.series import axis, batch, plan as series, tuning
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -37,6 +42,8 @@ class Comparison:
     Attributes:
       rows: One row per method: numbers by column as in `table.csv` (accuracies are 0 to
         1), None for an empty cell.
+      settings: With `settings`, the comparison under each by its heading, such as
+        `concentration=0.1`; empty otherwise.
       failed: The reasons of failed runs, a grid's among them, by the runs' names; empty
         if all finished.
       output_dir: Directory of the runs and the files; None if nothing was written.
@@ -45,7 +52,12 @@ class Comparison:
     rows: list[table_lib.Row]
     failed: dict[str, str]
     output_dir: Optional[str]
-    _table: table_lib.Table = dataclasses.field(repr=False)
+    _table: Union[table_lib.Table, settings_table.SettingsTable] = dataclasses.field(
+        repr=False
+    )
+    settings: Mapping[str, Comparison] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -61,16 +73,22 @@ class Comparison:
 
             comparison.plot().savefig("curves.pdf")
 
+        With `settings` there is one panel for each.
+
         Returns:
           A matplotlib figure, which a notebook shows.
 
         Raises:
           ValueError: If no run measured its accuracy.
         """
-        drawn = comparison.curves_of(self._table)
-        if not drawn:
+        if isinstance(self._table, settings_table.SettingsTable):
+            figure = self._table.draw()
+        else:
+            drawn = comparison.curves_of(self._table)
+            figure = comparison.draw(self._table, drawn) if drawn else None
+        if figure is None:
             raise ValueError("No run measured an accuracy that could be drawn.")
-        return comparison.draw(self._table, drawn)
+        return figure
 
     def to_latex(self) -> str:
         """Returns the table for LaTeX (booktabs), as in `table.tex`."""
@@ -94,6 +112,10 @@ class Arguments(start.Arguments):
         each method tries all combinations of the settings that it has on held-out
         training examples (`validation_share`, 0.1 by default), and then runs with the
         best.
+      settings: Settings to compare the methods under, each a column of the table: a
+        list of groups, such as `[{"concentration": [0.1, 0.3]}, {"partition":
+        "shards", "classes_per_client": 2}]`, of which each has all combinations of its
+        values; or a text, as for `bin/compare`.
       baseline: The process that the others are compared with, seed by seed; by default
         the first.
     """
@@ -104,6 +126,7 @@ class Arguments(start.Arguments):
     processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
     grid: Union[str, Mapping[str, Sequence[Any]], None] = None
+    settings: Union[str, axis.Group, Sequence[axis.Group], None] = None
     baseline: Optional[str] = None
 
 
@@ -132,7 +155,9 @@ def compare(arguments: Arguments) -> Comparison:
     The runs follow one another in this process. With `output_dir` they are kept there
     as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
     `curves.png`, `curves.pdf`, ...), and the same call again resumes; without it
-    nothing is kept. Failed runs are named, and the table has the other runs.
+    nothing is kept. Failed runs are named, and the table has the other runs. With
+    `settings` the result's `settings` has the comparison under each, and its own table
+    one column for each.
 
     Returns:
       The `Comparison`.
@@ -144,36 +169,28 @@ def compare(arguments: Arguments) -> Comparison:
       TrainingError: If all runs failed.
       ComparisonError: If the seeds of a method ended after different rounds.
     """
-    say = _nothing if isinstance(arguments.progress, progress_lib.Silence) else print
-    names = arguments.processes
-    names = [names] if isinstance(names, str) else names
-    for name, why in (
-        ("process", "the first argument lists them."),
-        ("seed", "give seeds, how many or which."),
-    ):
-        if getattr(arguments, name) is not None:
-            raise SettingError(name, getattr(arguments, name), why)
-    seeds = series.SEEDS.of(arguments.seeds)
-    planned_names = series.process_names(names)
-    baseline = baseline_of(arguments.baseline, planned_names, len({*seeds}))
-    of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
-    requests = {seed: each.to_config() for seed, each in of_seeds.items()}
-    config = requests[seeds[0]][0]
-    tasks = {seed: each for seed, (_, each) in requests.items()}
+    if arguments.settings is not None:
+        return _compare_settings(arguments)
+    return _compare(arguments)
+
+
+def _compare(arguments: Arguments) -> Comparison:
+    """Compares methods under one setting."""
+    say, request = _say(arguments), _Request(arguments)
+    config, of_seeds, tasks = request.config, request.of_seeds, request.tasks
     with contextlib.ExitStack() as stack:
         where = config.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
         )
         common = dataclasses.replace(config, output_dir=where)
-        asked: dict[str, Any] = {"processes": names, "seeds": seeds, "tasks": tasks}
         tuner, tuned, failed = None, {}, {}
         if arguments.grid is None:
-            planned = series.plan(common, **asked)
+            planned = request.plan(where)
         else:
-            if getattr(tasks[seeds[0]], "positions", None) is not None:
+            if getattr(tasks[request.seeds[0]], "positions", None) is not None:
                 why = "client_data={...} has no examples to hold out; give (x, y)."
                 raise SettingError("grid", None, why)
-            tuner = tuning.Tuning(common, tuning.parse(arguments.grid), **asked)
+            tuner = tuning.Tuning(common, tuning.parse(arguments.grid), **request.asked)
             failed = _carry_out(tuner.planned, of_seeds, tasks, say)
             done = [run for run in tuner.planned if run.name not in failed]
             tuned = tuner.best(done)
@@ -203,7 +220,7 @@ def compare(arguments: Arguments) -> Comparison:
                 target_accuracies=first.target_accuracies,
                 tuned=tuned,
                 missing=list(failed),
-                baseline=baseline,
+                baseline=request.baseline,
             )
         except ComparisonError as error:
             text = str(error).replace(f"{where}{os.sep}", "")
@@ -212,6 +229,77 @@ def compare(arguments: Arguments) -> Comparison:
         if config.output_dir:
             comparison.write(table, where)
     return Comparison(table.rows(), failed, config.output_dir, table)
+
+
+def _compare_settings(arguments: Arguments) -> Comparison:
+    """Compares methods under each of several settings."""
+    if arguments.grid is not None:
+        why = "give it or grid: tune each setting by a call of its own."
+        raise SettingError("settings", str(arguments.settings), why)
+    assert arguments.settings is not None
+    given = {name: each for name, each in vars(arguments).items() if each is not None}
+    where, own = arguments.output_dir, {}
+    for heading, column in axis.parse(arguments.settings, given).items():
+        folder = where and os.path.join(where, axis.folder(column))
+        own[heading] = dataclasses.replace(
+            arguments, settings=None, output_dir=folder, **column
+        )
+    with tempfile.TemporaryDirectory() as nowhere:
+        for each in own.values():  # Nothing trains before all are checked.
+            _Request(each).plan(each.output_dir or nowhere)
+    found: dict[str, Comparison] = {}
+    made: dict[str, Any] = {}
+    failed = {}
+    for heading, each in own.items():
+        _say(arguments)(f"{heading}\n")
+        try:
+            found[heading] = _compare(each)
+            made[heading] = found[heading]._table
+        except (TrainingError, ValueError) as error:
+            failed[heading] = str(error)
+            if len(failed) == len(own):
+                raise
+            continue
+        runs = found[heading].failed
+        failed |= {f"{name}, {heading}": why for name, why in runs.items()}
+    table = settings_table.SettingsTable(made)
+    if where:
+        table.write(where)
+    return Comparison(table.rows(), failed, where, table, found)
+
+
+class _Request:
+    """The runs that are asked for, without settings of columns."""
+
+    def __init__(self, arguments: Arguments):
+        """Checks the names, the seeds and the settings."""
+        names = arguments.processes
+        self.names = [names] if isinstance(names, str) else names
+        for name, why in (
+            ("process", "the first argument lists them."),
+            ("seed", "give seeds, how many or which."),
+        ):
+            if getattr(arguments, name) is not None:
+                raise SettingError(name, getattr(arguments, name), why)
+        self.seeds = series.SEEDS.of(arguments.seeds)
+        planned_names = series.process_names(self.names)
+        count = len({*self.seeds})
+        self.baseline = baseline_of(arguments.baseline, planned_names, count)
+        self.of_seeds = {seed: arguments.of_seed(seed) for seed in self.seeds}
+        requests = {seed: each.to_config() for seed, each in self.of_seeds.items()}
+        self.config = requests[self.seeds[0]][0]
+        self.tasks = {seed: each for seed, (_, each) in requests.items()}
+        self.asked = {"processes": self.names, "seeds": self.seeds, "tasks": self.tasks}
+
+    def plan(self, where: str) -> list[series.PlannedRun]:
+        """Plans the runs."""
+        common = dataclasses.replace(self.config, output_dir=where)
+        return series.plan(common, **self.asked)
+
+
+def _say(arguments: Arguments) -> Callable[..., None]:
+    is_silent = isinstance(arguments.progress, progress_lib.Silence)
+    return _nothing if is_silent else print
 
 
 def _nothing(*_: Any, **__: Any) -> None:

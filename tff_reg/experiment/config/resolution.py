@@ -213,6 +213,7 @@ class _Resolution:
                 why = f"it is missing; the partition {scheme.name} needs it."
                 raise SettingError(name, None, why)
         num_domains = self._task.num_domains
+        self._check_classes()
         if "domains" not in scheme.needs or num_domains is None:
             return
         if not num_domains:
@@ -228,6 +229,19 @@ class _Resolution:
                 f"the task {values['task']} has {num_domains} domains, and the"
                 f" partition {scheme.name} needs a multiple of that.",
             )
+
+    def _check_classes(self) -> None:
+        """Checks that the clients' classes are those of the task, and all of them."""
+        values, there = self.values, getattr(self._task, "num_classes", None)
+        each, clients = values["classes_per_client"], values["num_clients"]
+        if each is None or there is None or values["scale"] is not None:
+            return
+        if not each <= there <= each * clients:
+            why = (
+                f"{clients} clients with {each} classes each cannot hold exactly the"
+                f" {there} classes of the task {values['task']}."
+            )
+            raise SettingError("classes_per_client", each, why)
 
     def _network(self) -> None:
         values = self.values

@@ -154,13 +154,18 @@ def write(table: table_lib.Table, output_dir: files.PathLike, title: str = "") -
 
 def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:
     return protocol_lib.of(
-        {
-            name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
-            for name, group in groups.items()
-        },
+        configs(groups),
         # Methods after different numbers of rounds are not compared.
         chosen={n for each in tuned.values() for n in each.settings} - {"total_rounds"},
     )
+
+
+def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
+    """Returns the runs' configs, with the rounds that were done."""
+    return {
+        name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
+        for name, group in groups.items()
+    }
 
 
 def _rounds(run: finished_runs.Run) -> Any:
@@ -238,12 +243,16 @@ def draw(
     across: str = curves.ROUNDS,
 ) -> mpl_figure.Figure:
     """Draws curves of a table's groups, methods by their published names."""
-    named = [
+    up = f"{table_lib.accuracy(table.groups)} (%)"
+    return curves.draw_curves(published(drawn), title=title, across=across, up=up)
+
+
+def published(drawn: Sequence[curves.Curve]) -> list[curves.Curve]:
+    """Returns curves of methods by their published names."""
+    return [
         dataclasses.replace(curve, name=catalogue.published_name(curve.name))
         for curve in drawn
     ]
-    up = f"{table_lib.accuracy(table.groups)} (%)"
-    return curves.draw_curves(named, title=title, across=across, up=up)
 
 
 def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:

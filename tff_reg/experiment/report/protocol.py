@@ -8,6 +8,7 @@ such as FedAdam's server optimiser.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import textwrap
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -70,16 +71,7 @@ class Protocol:
         """Returns the whole protocol in lines of at most 88 characters."""
         texts = [self.in_short()]
         texts += [f"- {name}'s own: {text}" for name, text in self.own.items() if text]
-        return [
-            line
-            for text in texts
-            for line in textwrap.wrap(
-                text,
-                _WIDTH,
-                subsequent_indent="  " if text.startswith("-") else "",
-                break_on_hyphens=False,
-            )
-        ]
+        return [*itertools.chain(*map(_wrapped, texts))]
 
     def _difference(self, name: str) -> str:
         names: dict[str, list[str]] = {}
@@ -89,6 +81,12 @@ class Protocol:
         return f"{name}: " + ", ".join(
             f"{value} ({', '.join(groups)})" for value, groups in names.items()
         )
+
+
+def _wrapped(text: str) -> list[str]:
+    indent = "  " if text.startswith("-") else ""
+    options = {"subsequent_indent": indent, "break_on_hyphens": False}
+    return textwrap.wrap(text, _WIDTH, **options)
 
 
 def of(
@@ -137,6 +135,29 @@ def of(
         },
         differences=differences,
     )
+
+
+def lines_of_columns(
+    columns: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+) -> list[str]:
+    """Returns the protocol of runs under several settings, by heading and group.
+
+    Further lines have the settings of a column that its heading does not name.
+    """
+    groups = [*columns.values()]
+    found = of({name: next(iter(each.values())) for name, each in columns.items()})
+    common = dataclasses.replace(found, own=of(groups[0]).own, differences={})
+    texts = {
+        heading: ", ".join(
+            f"{name}={as_text(values[heading])}"
+            for name, values in found.differences.items()
+            if name in _SETTINGS and f"{name}=" not in heading
+            if values.get(heading) is not None
+        )
+        for heading in columns
+    }
+    lines = [f"- {heading}: {text}" for heading, text in texts.items() if text]
+    return [*common.lines(), *itertools.chain(*map(_wrapped, lines))]
 
 
 def _of_data(

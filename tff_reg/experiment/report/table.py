@@ -154,6 +154,11 @@ class Table:
             for text, good in zip(texts, is_best)
         ]
 
+    def accuracies(self) -> dict[str, str]:
+        """Returns the cells of the final accuracy by row."""
+        texts = percents(self.rows(), "accuracy")
+        return dict(zip(self.groups, self._best(texts, "accuracy", max)))
+
     @property
     def _is_paired(self) -> bool:
         """Whether runs of one seed differ in the methods alone."""

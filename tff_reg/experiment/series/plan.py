@@ -103,13 +103,21 @@ def plan(
     processes: Sequence[str],
     seeds: Sequence[int] = (0,),
     tasks: Any = lazy.tasks,
+    heading: str = "",
 ) -> list[PlannedRun]:
-    """Plans the runs of a series: every process with every seed, seed by seed."""
+    """Plans the runs of a series: every process with every seed, seed by seed.
+
+    `heading` is part of their names.
+    """
     names = process_names(processes)
     common = protocol.asked(common)
     resolution.check_owned(common.strengths, names)
     return [
-        plan_run(of_process(common, name, seed), tasks)
+        plan_run(
+            of_process(common, name, seed),
+            tasks,
+            heading and f"{resolution.process_name(name)}, {heading}, seed {seed}",
+        )
         for seed in dict.fromkeys(seeds)
         for name in names
     ]

@@ -1,0 +1,115 @@
+"""Methods under several settings: the grammar, the runs, and the table."""
+
+import pytest
+
+import tff_reg
+from tests import commands
+from tests.experiment import finished
+from tests.experiment.compared import lines_of, text_of
+from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
+from tff_reg import experiment, settings
+from tff_reg.commands import compare
+from tff_reg.experiment.report import settings_table
+from tff_reg.experiment.series import axis
+
+TEXT = "concentration=0.1,0.3; partition=shards, classes_per_client=2,3;"
+HEADINGS = [
+    "concentration=0.1",
+    "concentration=0.3",
+    "partition=shards, classes_per_client=2",
+    "partition=shards, classes_per_client=3",
+]
+SHARDS = {"partition": "shards", "classes_per_client": (2, 3)}
+
+
+def test_a_group_is_all_combinations_of_its_values():
+    columns = axis.parse(TEXT)
+    assert [*columns] == HEADINGS
+    assert columns[HEADINGS[3]] == {"partition": "shards", "classes_per_client": 3}
+    assert columns == axis.parse([{"concentration": [0.1, 0.3]}, SHARDS])
+    assert axis.folder(columns[HEADINGS[2]]) == "partitionshards-classes_per_client2"
+    assert len(axis.parse(SHARDS)) == 2
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (" ;", "no settings in it"),
+        ("0.1,0.3", "0.1,0.3 is no NAME=VALUE"),
+        ("concentration=", "is no NAME=VALUE"),
+        ("concentraton=1", "that columns can differ in (did you mean concentration?)"),
+        ("seed=1,2", "seed is not a setting that columns"),
+        ("fedprox_strength=0.1", "is of the method fedprox; give its flag"),
+        ("devices=CPU", "devices is not a setting"),
+        ("runtime=ray;cpus_per_client=2", "results do not depend on cpus_per_client"),
+        ("batch_size=8", "batch_size is given for all columns as well"),
+        ("concentration=1,concentration=2", "join its values by commas"),
+        ("concentration=1;concentration=1.0", "concentration=1.0 is there twice"),
+        ("concentration=x", "concentration=x: it must be a number"),
+        ("concentration=-1", "concentration=-1.0: it must be"),
+        ("1", "1 is no NAME=VALUE"),
+    ],
+)
+def test_refusals(text, words):
+    with pytest.raises(settings.SettingError) as caught:
+        axis.parse(text, {"batch_size": 8})
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_mean_ranks_by_hand():
+    columns = [{"a": 0.5, "b": 0.7, "c": 0.5}, {"c": 0.9, "a": None, "b": 0.1}]
+    # Places 2.5, 1, 2.5 and 3, 2, 1.
+    expected = {"a": 2.75, "b": 1.5, "c": 1.75}
+    assert settings_table.mean_ranks(columns) == expected
+    assert settings_table.mean_ranks([*columns, {"a": 0.5}]) == {}
+
+
+def test_the_command_tabulates_methods_by_settings(tmp_path):
+    flags = ["--processes=fedavg,man", "--seeds=2", "--total_rounds=2"]
+    flags += ["--settings=concentration=0.1;partition=shards,classes_per_client=2"]
+    common = experiment.RunConfig(total_rounds=2, output_dir=str(tmp_path))
+    finals = {"fedavg": [[0.5, 0.52], [0.3, 0.4]], "man": [[0.6, 0.622], [0.4, 0.3]]}
+    for number, (heading, column) in enumerate(axis.parse(flags[3][11:]).items()):
+        asked = {"processes": ["fedavg", "man"], "seeds": (0, 1)}
+        for run in axis.plan(common, column, heading, **asked):
+            found = finals[run.config.process][number][run.config.seed]
+            finished.finish(run, [0.1, found])
+    done = commands.call(compare.main, *flags, f"--output_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    name = "run 8/8  man, partition=shards, classes_per_client=2, seed 1: finished bef"
+    assert name in done.stdout
+    head, _, fedavg, man, *_ = lines_of(tmp_path)
+    second = "partition=shards, classes_per_client=2"
+    assert head == f"| method | concentration=0.1 | {second} | mean rank |"
+    assert fedavg == "| fedavg | 51.00 ± 1.41 | 35.00 ± 7.07 | 1.75 |"
+    assert man == "| man | **61.10 ± 1.56** | 35.00 ± 7.07 | 1.25 |"
+    text = text_of(tmp_path)
+    assert "after 2 rounds: mean ± sample standard deviation (n - 1) over 2" in text
+    assert "- concentration=0.1: partition=dirichlet_balanced" in text
+    assert "task=digits, model" in text and "- man's own: man_strength" in text
+    (row, _) = finished.read_csv(tmp_path / "table.csv")
+    assert float(row[f"accuracy_mean ({second})"]) == pytest.approx(0.35)
+    assert row["mean_rank"] == "1.75"
+    assert r"\textbf{61.10 $\pm$ 1.56}" in (tmp_path / "table.tex").read_text("utf-8")
+    own = tmp_path / "concentration0.1"
+    assert "difference to fedavg (points)" in text_of(own)
+    assert {path.name for path in tmp_path.glob("*.*")} >= {*settings_table.FILES}
+
+
+# Five seconds: four runs.
+def test_python_has_a_comparison_for_each_setting():
+    given = dict(client_data=TRAIN, test_data=TEST, model=keras_model(), num_clients=4)
+    given.update(local_epochs=1, total_rounds=1, progress=SILENT)
+    made = tff_reg.compare(["fedavg", "kd"], settings={"batch_size": [8, 16]}, **given)
+    assert [*made.settings] == ["batch_size=8", "batch_size=16"]
+    frame = made.settings["batch_size=16"].table
+    means = made.table["accuracy_mean (batch_size=16)"]
+    assert frame["accuracy_mean"].tolist() == means.tolist()
+    assert len(made.plot().axes) == 2 and "| mean rank |" in str(made)
+    for wrong, words in (
+        ({"settings": "batch_size=8,0"}, "batch_size=0: it must be at least 1"),
+        ({"settings": "num_clients=2"}, "num_clients is given for all columns"),
+        ({"settings": {"batch_size": 8}, "grid": {"batch_size": [8]}}, "give it or"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tff_reg.compare(["fedavg"], **given, **wrong)
