@@ -340,8 +340,9 @@ bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE
   The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
   channels_last, a process a core), Flower's simulation, fluke, BlazeFL (with Python
   3.12 or 3.13 on PATH), pfl-research, FedJAX, TFF's own runtime and here, with one
-  client and two at a time, also in the lane tff_pins. Half an hour, or a quarter with --quick. The first call installs the others
-  into build/peers (4 GB).
+  client and two at a time, also in the lane tff_pins. Half an
+  hour, or a quarter with --quick. The first call installs the others into build/peers
+  (4 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )
