@@ -48,4 +48,4 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     if count == np.unique(units).size:
         raise SettingError("validation_share", share, "it leaves nothing to train on.")
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
-    return data.train_part(train, x_test=data.x_train[held], y_test=data.y_train[held])
+    return data.train_part(train, **data.as_test(held))

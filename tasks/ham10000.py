@@ -73,6 +73,7 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
         class_names,
         table,
         domains=domains[train].astype(np.int32) if sources[0] else None,
+        test_domains=domains[test].astype(np.int32) if sources[0] else None,
         domain_names=tuple(map(str, sources)) if sources[0] else (),
         units=lesions[train],
     )

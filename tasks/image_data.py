@@ -32,6 +32,8 @@ class ImageData:
     class_names: tuple[str, ...]
     # int32 [n], each training example's domain; None without domains.
     domains: np.ndarray | None = None
+    # int32 [m], each test example's domain; None if they are not known.
+    test_domains: np.ndarray | None = None
     # A distinct name for each domain.
     domain_names: tuple[str, ...] = ()
     # int32 [n], such as each training image's lesion: examples with the same number are
@@ -63,6 +65,12 @@ class ImageData:
         known = {name: getattr(self, name) for name in of_examples}
         part = {n: each[positions] for n, each in known.items() if each is not None}
         return dataclasses.replace(self, **part, **changes)
+
+    def as_test(self, positions: np.ndarray) -> dict[str, Any]:
+        """Returns the test part that some of the training examples would be."""
+        domains = None if self.domains is None else self.domains[positions]
+        x_test, y_test = self.x_train[positions], self.y_train[positions]
+        return dict(x_test=x_test, y_test=y_test, test_domains=domains)
 
     @property
     def largest_pixel(self) -> float | None:

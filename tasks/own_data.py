@@ -262,9 +262,11 @@ class OwnData:
             augment_fn = augmentation.recipe(
                 settings["augmentation"], normalize_fn, largest=largest
             )
+        clients = data_lib.ArrayClientData(x, y, positions, self.client_ids)
+        seed = TaskSettings(task=task, **settings).seed_of_split
         return types.SimpleNamespace(
             model_fn=model_fn,
-            client_data=data_lib.ArrayClientData(x, y, positions, self.client_ids),
+            client_data=clients.hold_out(settings.get("client_test_share"), seed),
             class_names=self._class_names,
             augment_fn=augment_fn,
             normalize_fn=normalize_fn,

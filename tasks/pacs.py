@@ -62,6 +62,7 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
         class_names,
         data_dir,
         domains=domains[train],
+        test_domains=domains[test],
         domain_names=domain_names,
     )
 

@@ -42,7 +42,13 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
     num_classes = _num_classes(len(data.class_names), num_train, num_domains)
     train = _chosen(data.strata(), data.y_train < num_classes, num_train)
     test = _chosen(data.y_test, data.y_test < num_classes, num_test)
-    return data.train_part(train, x_test=data.x_test[test], y_test=data.y_test[test])
+    domains = data.test_domains
+    return data.train_part(
+        train,
+        x_test=data.x_test[test],
+        y_test=data.y_test[test],
+        test_domains=None if domains is None else domains[test],
+    )
 
 
 def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:

@@ -41,6 +41,7 @@ class Task(tff.simulation.baselines.BaselineTask):
       partition: For each client, an array of positions in the training examples.
       train_labels: int32 [n], the labels of all training examples.
       domains: int32 [n], the domains of the same examples; None without domains.
+      test_domains: int32 [m], the domains of the test examples, or None.
       domain_names: One name for each domain.
     """
 
@@ -52,6 +53,7 @@ class Task(tff.simulation.baselines.BaselineTask):
     partition: list
     train_labels: np.ndarray
     domains: Optional[np.ndarray]
+    test_domains: Optional[np.ndarray]
     domain_names: tuple
     _test_arrays: tuple
 
@@ -92,6 +94,7 @@ def build(
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
+    client_data = client_data.hold_out(settings.client_test_share, settings.seed_of_split)
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,
@@ -115,6 +118,7 @@ def build(
         partition=positions,
         train_labels=data.y_train,
         domains=data.domains,
+        test_domains=data.test_domains,
         domain_names=data.domain_names,
         test_arrays=(data.x_test, data.y_test),
     )

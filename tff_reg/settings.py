@@ -106,6 +106,7 @@ class Setting:
       placeholder: The word for its value in a help, such as DIR.
       only_with: Values of other settings by name: the setting applies only with these.
       tags: Labels by which the code selects it.
+      alone: What a flag without a value stands for, and True; None for nothing.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Setting:
     placeholder: str = ""
     only_with: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     tags: Sequence[str] = ()
+    alone: Optional[int] = None
 
     @property
     def kind(self) -> str:
@@ -145,6 +147,8 @@ class Setting:
 
     def read(self, text: str) -> Any:
         """Converts the text of a command line; commas join the items of a tuple."""
+        if self.alone is not None and text == "true":
+            return self.alone
         read = _TRUTHS.__getitem__ if self.type is bool else self.type
         try:
             if self.is_tuple:
@@ -160,6 +164,8 @@ class Setting:
         A path becomes its text, a NumPy number a Python number, and a single text a
         tuple if the setting is a tuple of texts.
         """
+        if self.alone is not None and isinstance(value, bool):
+            return self.alone if value else None
         if self.is_tuple and self.type is str and isinstance(value, (str, os.PathLike)):
             value = (value,)
         if self.is_tuple and hasattr(value, "tolist"):

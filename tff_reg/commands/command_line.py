@@ -149,7 +149,7 @@ def define_flags(
 ) -> None:
     """Defines a flag per setting, None if not given; `--help` lists those in `key`."""
     for each in settings or [*config_lib.listed(), VERBOSITY]:
-        is_truth = each.type is bool
+        is_truth = each.type is bool or each.alone is not None
         kind = _Repeated if each.name == "plugin" else flags.Flag
         flag = kind(_Reader(each), None, each.name, None, _help(each), boolean=is_truth)
         flags.DEFINE_flag(flag, given, module_name=each.group or _MAIN)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_reg.data import digests, keys, partitions
 from tff_reg.lazy import tff
+from tff_reg.settings import SettingError
 
 # A TensorFlow graph with more bytes than this cannot be serialised.
 _LARGEST_GRAPH_BYTES = 2**31 - 2**24
@@ -80,7 +81,13 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
     * `batched_dataset`: ordinary batches over all local epochs, the same batches in
       the same order as a client computation makes of the whole-client form with the
       same key.
+
+    Attributes:
+      tests: Examples that the same clients hold out, an `ArrayClientData`; see
+        `hold_out`. None for none.
     """
+
+    tests: Optional[ArrayClientData] = None
 
     def __init__(
         self,
@@ -145,6 +152,45 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
     def client_sizes(self) -> np.ndarray:
         """int64 [clients], the number of examples of each client."""
         return np.diff(self._offsets)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The shared arrays x and y, which positions count in."""
+        return self._x, self._y
+
+    def hold_out(self, share: Optional[float], seed: int) -> ArrayClientData:
+        """Returns the same clients, with some of their examples as their `tests`.
+
+        Args:
+          share: The share of each client's examples, of which it then has at least one;
+            None for no tests.
+          seed: The seed of the draw, which also depends on the client's name.
+
+        Returns:
+          Client data with the same arrays.
+
+        Raises:
+          SettingError: If a client would have no other examples left.
+        """
+        if share is None:
+            return self
+        kept, held = [], []
+        for name in self._client_ids:
+            positions = self.client_positions(name)
+            size = positions.size
+            count = min(size, max(1, round(share * size)))
+            if 0 < size == count:
+                why = f"{name} would hold out all of its {size} examples."
+                raise SettingError("client_test_share", share, why)
+            generator = keys.driver_generator("client_test_share", seed, name)
+            is_held = generator.permutation(size) < count
+            kept.append(positions[~is_held])
+            held.append(positions[is_held])
+        result, result.tests = (
+            ArrayClientData(self._x, self._y, each, self._client_ids)
+            for each in (kept, held)
+        )
+        return result
 
     @property
     def classes(self) -> np.ndarray:

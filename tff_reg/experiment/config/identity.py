@@ -80,7 +80,7 @@ def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = ["seed", digests.KERAS_WEIGHTS]
     if config.get("partition_seed") is not None:
         return tuple(names)
-    if config.get("partition") != "split_file":
+    if config.get("partition") != "split_file" or config.get("client_test_share"):
         names.append(digests.DEALT)
     if config.get("validation_share"):
         names.append(digests.DATA)  # Examples that are held out by the seed.

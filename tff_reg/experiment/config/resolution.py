@@ -313,6 +313,9 @@ class _Resolution:
         values, task = self.values, self._task
         for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
             self._refuse(name, "synthetic_data takes the place of all data.")
+        if any(values[n] is not None for n in ("client_test_share", "finetune_epochs")):
+            if values["client_evaluation"] is None:
+                values["client_evaluation"] = 0
         if values["target_model"] != "server" and not values["averages_all_clients"]:
             why = "there is no such mean without averages_all_clients."
             self._refuse("target_model", why)

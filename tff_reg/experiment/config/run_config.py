@@ -173,6 +173,20 @@ class RunConfig(
     rounds_per_evaluation: int = _of_files(
         1, help="number of rounds between two tests of the global model", minimum=1
     )
+    client_evaluation: Optional[int] = _of_files(
+        None,
+        help="measures each client's accuracy: of client_test_share's examples, or that"
+        " expected from the test set's recall of its classes; alone after the last"
+        " round, with a number also at such intervals of rounds",
+        minimum=0,
+        alone=0,
+    )
+    finetune_epochs: Optional[int] = _of_files(
+        None,
+        help="client_evaluation: measures also copies of the global model that each"
+        " client trained for so many more epochs on its own examples",
+        minimum=1,
+    )
     accuracy_at_rounds: tuple[int, ...] = _read_off(
         (),
         help="rounds, such as 500,1000, whose test accuracy summary.json lists",

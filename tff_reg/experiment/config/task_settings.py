@@ -65,6 +65,13 @@ class TaskSettings(process_settings.PopulationSettings):
         above=0,
         below=1,
     )
+    client_test_share: Optional[float] = _of_data(
+        None,
+        help="fraction of each client's examples that it does not train on; its"
+        " accuracy is measured on them (client_evaluation)",
+        above=0,
+        below=1,
+    )
     partition: str = _of_data(
         "iid", help="how the data are split among clients", choices=partitions.names()
     )

@@ -11,6 +11,7 @@ from tff_reg import lazy
 from tff_reg.data import digests, dtypes
 from tff_reg.lazy import np, tf, tff
 
+block_model = lazy.module("tff_reg.models.block_model")
 learning_model = lazy.module("tff_reg.models.learning_model")
 
 
@@ -113,6 +114,47 @@ class CentralEvaluation:
             return tf.cast(output.loss, tf.float64), correct, predictions
 
         return batch_totals.get_concrete_function()
+
+    @property
+    def examples(self) -> tuple[Any, Any]:
+        """The test examples: x as stored, and y."""
+        return self._x, self._y
+
+    @functools.cached_property
+    def _outcomes_of_batch(self) -> Any:
+        """The function of a batch: predicted classes, cross-entropies."""
+        preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
+        network = self._model.network
+        forward = functools.partial(block_model.ForwardPass, training=False)
+
+        @functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        def outcomes(x, y):
+            outputs = network(x if preprocess is None else preprocess(x), forward())
+            predicted = tf.argmax(outputs.predictions, -1, output_type=tf.int32)
+            is_known = ~tf.reduce_any(tf.math.is_nan(outputs.predictions), -1)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs.logits)
+            return tf.where(is_known, predicted, -1), losses
+
+        return outcomes
+
+    def outcomes(self, weights: Any, x: Any, y: Any, rows: Any) -> tuple[Any, Any]:
+        """Returns a classifier's predictions (-1: a NaN) and losses of some examples.
+
+        Args:
+          weights: The weights.
+          x: Examples [n, ...] like those of the test set.
+          y: Their classes, int32 [n].
+          rows: Which of them are tested, int [m].
+
+        Returns:
+          int32 [m] and float32 [m], the cross-entropies.
+        """
+        weights.assign_weights_to(self._model)
+        starts = range(0, len(rows), self._batch_size)
+        parts = [rows[start : start + self._batch_size] for start in starts]
+        found = [self._outcomes_of_batch(x[part], y[part]) for part in parts]
+        predicted, losses = (np.concatenate(each) for each in zip(*found))
+        return predicted, losses
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, data, lazy
@@ -25,6 +25,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
 
 if TYPE_CHECKING:
+    from tff_reg.experiment.rounds.client_evaluation import ClientResults
     from tff_reg.experiment.rounds.training import Training
 
 trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
@@ -91,6 +92,7 @@ class Rounds:
             get_weights=lambda: self._state.weights(),
             table=metrics.MetricsTable(),
         )
+        self._clients: Optional[ClientResults] = None
         self._rounds_saved = 0
         self._not_finite_reported = False
 
@@ -180,7 +182,9 @@ class Rounds:
                 run.say(changed)
             if not self.are_done:
                 # Drops the evaluation of a round that was evaluated only as the last.
-                run.table.keep_evaluations(run.rounds_per_evaluation)
+                run.table.keep_evaluations(run.rounds_per_evaluation, "evaluation")
+                period = self._training.rounds_per_client_evaluation
+                run.table.keep_evaluations(period, metrics.CLIENT_KINDS)
         # Work of the last process beyond its checkpoint is deleted and done again.
         self._state.delete_unnamed(directory.checkpoints.all())
         directory.delete_results(and_analyses=not self.are_done)
@@ -194,8 +198,7 @@ class Rounds:
         found = self._train(cohort, run.rounds_done + 1)
         row = self._row(found, time.monotonic() - began)
         run.rounds_done += 1
-        if run.is_due(run.rounds_per_evaluation):
-            row.update(self._evaluate())
+        row.update(self._evaluate(run.is_due))
         run.table.append(row)
         reasons = [each.on_round(run, run.table.row(-1)) for each in self._callbacks]
         if reason := next(filter(None, reasons), None):
@@ -256,6 +259,7 @@ class Rounds:
         to_fill = [f"evaluation/{name}" for name in names[2:]]
         if evaluate is not None and self._state.has_all_clients_weights:
             to_fill += [f"evaluation_all_clients/{name}" for name in names]
+        to_fill += getattr(self._training.client_evaluation, "columns", ())
         return {
             metrics.ROUND: self._run.rounds_done + 1,
             metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
@@ -265,7 +269,18 @@ class Rounds:
             **found,
         }
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, is_due: Callable[[int], bool]) -> dict[str, Any]:
+        """Evaluates the models, and each client, if that is due by its period."""
+        row: dict[str, Any] = {}
+        if is_due(self._run.rounds_per_evaluation):
+            row.update(self._of_models())
+        evaluate = self._training.client_evaluation
+        if evaluate and is_due(self._training.rounds_per_client_evaluation):
+            self._clients = evaluate(self._state, self._run.rounds_done)
+            row.update(self._clients.row)
+        return row
+
+    def _of_models(self) -> dict[str, float]:
         """Evaluates the server's model, and the mean of all clients' if any."""
         evaluate = self._training.evaluate
         if evaluate is None:
@@ -288,9 +303,9 @@ class Rounds:
         """Ends the run after the last round, which is then evaluated in any case."""
         run = self._run
         run.stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
-        if run.is_due(run.rounds_per_evaluation):
+        found = self._evaluate(lambda period: not run.is_due(period))
+        if not found:
             return
-        found = self._evaluate()
         row.update(found)
         run.table.replace_last(row)
         for callback in self._callbacks:
@@ -374,6 +389,11 @@ class Rounds:
         if self._directory is not None and drawn:
             picture = self._directory.path / directory_lib.PICTURE
             curves.write_curves(picture, drawn)
+        if self._clients is None:  # An earlier process may have measured them.
+            evaluate = self._training.client_evaluation
+            self._clients = evaluate and evaluate(self._state, run.rounds_done)
+        if self._directory is not None and self._clients:
+            self._clients.write(self._directory.path)
         for callback in self._callbacks:
             callback.on_end(run)
         if self._directory is not None:
@@ -395,6 +415,7 @@ class Rounds:
             summary,
             build_model,
             drawn,
+            self._clients.rows if self._clients else (),
         )
 
 

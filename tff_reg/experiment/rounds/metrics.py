@@ -21,6 +21,16 @@ NOT_FINITE = "/not_finite"
 # Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
+# Of the clients' accuracies with the global model, and with copies trained further:
+CLIENT_KINDS = ("clients", "finetuned")
+_BOTH_WAYS = ("mean", "deviation", "worst_tenth", "best_tenth")
+CLIENT_MEASURES = ("worst", *_BOTH_WAYS, *(f"weighted_{name}" for name in _BOTH_WAYS))
+# by their names in `summary.json`.
+CLIENT_COLUMNS = {
+    f"{kind}_{name}": f"{kind}/{name}"
+    for kind in CLIENT_KINDS
+    for name in CLIENT_MEASURES
+}
 
 FIRST_COLUMNS = (
     ROUND,
@@ -137,11 +147,13 @@ class MetricsTable:
         self._write_text()
         self.append(row)
 
-    def keep_evaluations(self, period: int) -> None:
-        """Clears the evaluations of rounds that are not multiples of `period`."""
+    def keep_evaluations(
+        self, period: int, beginnings: Union[str, tuple[str, ...]]
+    ) -> None:
+        """Clears columns with these beginnings in rounds that a period leaves out."""
         for row in self._rows:
-            if int(row[ROUND]) % period:
-                row.update((n, "") for n in row if n.startswith("evaluation"))
+            if not period or int(row[ROUND]) % period:
+                row.update((n, "") for n in row if n.startswith(beginnings))
         self._write_text()
 
     def _write_text(self) -> None:

@@ -32,6 +32,8 @@ class RunResult:
     build_model: Callable[[], Any] = dataclasses.field(repr=False)
     # The curves that `plot` draws.
     drawn: Sequence[curves.Curve] = dataclasses.field(default=(), repr=False)
+    # The rows of `clients.csv`; empty without `client_evaluation`.
+    clients: Sequence[dict[str, Any]] = dataclasses.field(default=(), repr=False)
 
     @property
     def metrics(self) -> pandas.DataFrame:

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import files, interruption, lazy, runtime, training
+from tff_reg import data, files, interruption, lazy, runtime, training
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -17,6 +17,7 @@ from tff_reg.experiment.config.run_config import (
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
+    client_evaluation,
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
@@ -28,7 +29,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.loop import name_of
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tff
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -196,8 +197,9 @@ class CheckedRun:
         aggregator = training.aggregators.build_model_aggregator(
             **config.aggregation(), clients_per_round=config.clients_per_round
         )
+        process = build_process(config, task, model_aggregator=aggregator)
         return Training(
-            build_process(config, task, model_aggregator=aggregator),
+            process,
             task.client_data,
             total_rounds=config.total_rounds,
             clients_per_round=config.clients_per_round,
@@ -206,6 +208,8 @@ class CheckedRun:
             evaluate=evaluation,
             rounds_per_evaluation=config.rounds_per_evaluation,
             rounds_per_checkpoint=config.rounds_per_checkpoint,
+            client_evaluation=_client_evaluation(config, task, evaluation, process),
+            rounds_per_client_evaluation=config.client_evaluation or 0,
             keep_best=config.keep_best,
             output_dir=self.directory,
             overwrite=config.overwrite,
@@ -251,13 +255,69 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         config,
         config.strengths,
         mean_examples=float(np.mean(task.client_data.client_sizes)),
-        client_preprocess_fn=task.augment_fn,
-        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
         debug_eager=config.debug_eager,
+        **_form(task),
         **arguments,
     )
     process.built_from = {}  # The settings of the run say it.
     return process
+
+
+def _form(task: Any) -> dict[str, Any]:
+    """Returns the form of a task's examples, for `build_from_settings`."""
+    return {
+        "client_preprocess_fn": task.augment_fn,
+        "example_dtype": task.client_data.element_type_structure["x"].dtype.name,
+    }
+
+
+def _client_evaluation(
+    config: ResolvedConfig,
+    task: Any,
+    evaluation: evaluation_lib.CentralEvaluation,
+    process: Process,
+) -> Optional[client_evaluation.ClientEvaluation]:
+    """Returns the evaluation of each client, if the run asks for it."""
+    if config.client_evaluation is None:
+        return None
+    domains = [getattr(task, f"{of}domains", None) for of in ("", "test_")]
+    has_domains = all(each is not None for each in domains)
+    return client_evaluation.ClientEvaluation(
+        evaluation,
+        task.client_data,
+        task.class_names,
+        domains=(*domains, task.domain_names) if has_domains else None,
+        finetune=config.finetune_epochs and _finetuning(config, task, process),
+    )
+
+
+def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
+    """Returns a function from the server's state to the weights of a client's copy."""
+    alone = training.build_from_settings(
+        "fedavg",
+        process.model_fn,
+        dataclasses.replace(
+            config,
+            local_epochs=config.finetune_epochs,
+            same_local_steps=False,
+            averages_all_clients=False,
+        ),
+        {},
+        server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+        **_form(task),
+    )
+    initial = alone.initialize()
+
+    def finetune(server: Any, round_num: int, name: str) -> Any:
+        start = initial._replace(
+            global_model_weights=process.get_model_weights(server),
+            client_work=server.client_work,  # With the learning rate of the next round.
+        )
+        key = data.client_key(config.seed, round_num, f"finetuned {name}")
+        examples = [task.client_data.whole_client_dataset(name, key)]
+        return alone.get_model_weights(alone.next(start, examples).state)
+
+    return finetune
 
 
 def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:

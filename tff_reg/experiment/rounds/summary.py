@@ -77,6 +77,11 @@ def summarize(
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
         **_on_demand(measured, of_all, settings),
+        **{
+            name: _finite(rows[-1][column])
+            for name, column in metrics.CLIENT_COLUMNS.items()
+            if column in rows[-1]
+        },
         **_privacy(settings, len(rows)),
     }
 

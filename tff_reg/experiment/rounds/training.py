@@ -24,6 +24,7 @@ from tff_reg.experiment.rounds.loop import Rounds
 from tff_reg.experiment.rounds.result import RunResult
 
 if TYPE_CHECKING:
+    from tff_reg.experiment.rounds.client_evaluation import ClientResults
     from tff_reg.training.composition import Process
 
 trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
@@ -83,6 +84,9 @@ class Training:
         `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Shows every round; None for a bar on a terminal or in a notebook, and
         lines elsewhere. `progress.Silence()` shows nothing.
+      client_evaluation: Measures each client's accuracy; None measures none.
+      rounds_per_client_evaluation: Number of rounds between two such evaluations, of
+        which there is also one after the last round; 0: only that.
       callbacks: Called at the start, after every round and at the end, in this order
         and after the run's own; see `experiment.Callback`.
       on_round: Called with the row of every round, in order, as in `RunResult.rows`,
@@ -107,6 +111,8 @@ class Training:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weight_names: Optional[callbacks_lib.WeightNames] = None
     progress: Optional[progress_lib.Progress] = None
+    client_evaluation: Optional[Callable[[Any, int], ClientResults]] = None
+    rounds_per_client_evaluation: int = 0
     callbacks: Sequence[Callback] = ()
     on_round: Optional[Callable[[Row], Any]] = None
 

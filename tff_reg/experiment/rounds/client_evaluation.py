@@ -1,0 +1,206 @@
+"""Each client's accuracy: of the global model, and of copies that it trains further.
+
+Under label skew client k's expected accuracy is sum_c p_k(c) recall(c): p_k are the
+shares of the classes among its training examples, recall is measured on the test set.
+So no example is lost for training. Data with domains have a recall of each class in
+each domain. With examples that clients hold out, it is the accuracy on these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import curves, files, tables
+from tff_reg.experiment.rounds import directory as directory_lib, metrics
+from tff_reg.experiment.rounds.evaluation import CentralEvaluation
+from tff_reg.lazy import np
+
+_MEASURED = ("accuracy", "loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientResults:
+    """What was measured after a round.
+
+    Attributes:
+      rows: Those of `clients.csv`.
+      classes: The rows of `per_class.csv`.
+      row: The columns of `metrics.csv`.
+    """
+
+    rows: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    row: dict[str, Optional[float]]
+
+    def write(self, folder: Any) -> None:
+        """Writes the tables and the picture."""
+        files.write_text(folder / directory_lib.CLIENTS, tables.to_csv(self.rows))
+        files.write_text(folder / directory_lib.CLASSES, tables.to_csv(self.classes))
+        draw(folder / directory_lib.CLIENTS_PICTURE, self.rows)
+
+
+class ClientEvaluation:
+    """Measures the accuracies of all clients, sampled or not."""
+
+    def __init__(
+        self,
+        evaluation: CentralEvaluation,
+        clients: Any,
+        class_names: Sequence[str],
+        *,
+        domains: Optional[tuple[Any, Any, Sequence[str]]] = None,
+        finetune: Optional[Callable[[Any, int, str], Any]] = None,
+    ):
+        """Looks at the clients' labels.
+
+        Args:
+          evaluation: Has the model and the test set.
+          clients: The training examples, an `ArrayClientData`; the accuracy is that of
+            its `tests`, if it has any, else the expected one.
+          class_names: One name for each class.
+          domains: Domains of all training and of the test examples, and their names.
+          finetune: From a server's state, a round and a client to the weights of the
+            client's copy; None for no copies.
+        """
+        self._evaluation, self._finetune = evaluation, finetune
+        self._clients = clients
+        of_train, of_test, domain_names = domains or (0, 0, [""])
+        self._names = [(c, d) for c in class_names for d in domain_names]
+        self._strata = clients.arrays[1] * len(domain_names) + of_train
+        # Of each tested example: its row, its class and domain, and its cell: the
+        # examples over which a mean is taken.
+        if clients.tests is None:
+            self._examples = evaluation.examples
+            self._tested = self._examples[1] * len(domain_names) + of_test
+            self._rows, self._cells = np.arange(len(self._tested)), self._tested
+        else:
+            self._examples = clients.arrays
+            held = [clients.tests.client_positions(name) for name in clients.client_ids]
+            self._rows = np.concatenate(held)
+            self._tested = self._strata[self._rows]
+            self._cells = np.repeat(np.arange(len(held)), [*map(len, held)])
+        self._num_cells = max(len(self._names), len(clients.client_ids))
+        self._counts = np.bincount(self._cells, minlength=self._num_cells)
+        self._kinds = metrics.CLIENT_KINDS[: 1 if finetune is None else 2]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of `metrics.csv` that it fills."""
+        return [f"{k}/{name}" for k in self._kinds for name in metrics.CLIENT_MEASURES]
+
+    def __call__(self, state: Any, round_num: int) -> ClientResults:
+        """Measures the model of a `ProcessState` after a round."""
+        rows = [self._described(name) for name in self._clients.client_ids]
+        means, predicted = self._test(state.weights(), np.arange(len(self._rows)))
+        row: dict[str, Optional[float]] = {}
+        for kind in self._kinds:
+            prefix = "" if kind == metrics.CLIENT_KINDS[0] else f"{kind}_"
+            for each, (name, cells, shares) in zip(rows, self._mixtures()):
+                if prefix and self._finetune and cells.size:
+                    own = self._finetune(state.server, round_num, name)
+                    chosen = np.flatnonzero(np.isin(self._cells, cells))
+                    means, _ = self._test(own, chosen)
+                for what, by_cell in zip(_MEASURED, means):
+                    value = float((shares * by_cell[cells]).sum())
+                    each[prefix + what] = value if cells.size else None
+            accuracies = [each[f"{prefix}accuracy"] for each in rows]
+            found = spread(accuracies, [each["examples"] for each in rows])
+            row.update((f"{kind}/{name}", value) for name, value in found.items())
+        return ClientResults(rows, self._per_class(predicted), row)
+
+    def _described(self, name: str) -> dict[str, Any]:
+        """Returns what `clients.csv` says of a client before it is measured."""
+        labels = self._clients.arrays[1][self._clients.client_positions(name)]
+        counts = np.unique(labels, return_counts=True)[1]
+        shares = counts / max(1, labels.size)
+        return {
+            "client": name,
+            "examples": labels.size,
+            "classes": counts.size,
+            "entropy_bits": round(float(abs((shares * np.log2(shares)).sum())), 4),
+        }
+
+    def _mixtures(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yields each client's name, its cells with tested examples, their shares."""
+        for number, name in enumerate(self._clients.client_ids):
+            cells, counts = np.array([number]), np.ones(1, int)
+            if self._clients.tests is None:
+                own = self._strata[self._clients.client_positions(name)]
+                cells, counts = np.unique(own, return_counts=True)
+            cells, counts = (a[self._counts[cells] > 0] for a in (cells, counts))
+            yield name, cells, counts / max(1, counts.sum())
+
+    def _test(self, weights: Any, chosen: Any) -> tuple[list[Any], Any]:
+        """Returns accuracies and losses by cell, and the predicted classes."""
+        (x, y), rows = self._examples, self._rows[chosen]
+        predicted, losses = self._evaluation.outcomes(weights, x, y, rows)
+        sums = [
+            np.bincount(self._cells[chosen], each, self._num_cells)
+            for each in (predicted == y[rows], losses)
+        ]
+        return [each / np.maximum(1, self._counts) for each in sums], predicted
+
+    def _per_class(self, predicted: Any) -> list[dict[str, Any]]:
+        """Returns the rows of `per_class.csv`, also of classes without examples."""
+        classes = [*dict.fromkeys(name for name, _ in self._names)]
+        confusion = np.zeros([len(self._names), len(classes) + 1], int)
+        np.add.at(confusion, (self._tested, predicted), 1)  # -1: none of them.
+        rows = []
+        for (name, domain), counts in zip(self._names, confusion.tolist()):
+            count, right = sum(counts), counts[classes.index(name)]
+            row = {"class": name, "domain": domain, "examples": count}
+            row["recall"] = right / count if count else None
+            row.update((f"predicted/{each}", n) for each, n in zip(classes, counts))
+            rows.append(row)
+        return rows
+
+
+def spread(
+    accuracies: Sequence[Optional[float]], sizes: Sequence[int]
+) -> dict[str, Optional[float]]:
+    """Returns the measures of the clients' accuracies, by `metrics.CLIENT_MEASURES`.
+
+    The deviation is over all clients (n). The worst tenth is the mean over the tenth of
+    the clients, weighted over the tenth of the examples, with the lowest accuracies; a
+    client on its border counts in part. Clients without an accuracy are left out.
+    """
+    known = [(a, size) for a, size in zip(accuracies, sizes) if a is not None]
+    found: dict[str, Optional[float]] = dict.fromkeys(metrics.CLIENT_MEASURES)
+    if not sum(size for _, size in known):
+        return found
+    values, of_examples = np.array(sorted(known), float).T
+    found["worst"] = float(values[0])
+    for prefix, weights in (("", np.ones(len(known))), ("weighted_", of_examples)):
+        shares = weights / weights.sum()
+        found[f"{prefix}mean"] = mean = float((shares * values).sum())
+        variance = (shares * (values - mean) ** 2).sum()
+        found[f"{prefix}deviation"] = float(np.sqrt(variance))
+        for name, step in (("worst_tenth", 1), ("best_tenth", -1)):
+            within = np.diff(np.minimum(0.1, np.cumsum(shares[::step])), prepend=0)
+            found[prefix + name] = float((within * values[::step]).sum() / 0.1)
+    return found
+
+
+def draw(path: Any, clients: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the clients' accuracies over their sizes and skews."""
+    figure = curves.new_figure(width=15.0)
+    across = {
+        "examples": "Training examples of the client",
+        "entropy_bits": "Label entropy of the client (bits); 0: one class",
+    }
+    for number, (name, label) in enumerate(across.items(), start=1):
+        axes = figure.add_subplot(1, 2, number)
+        for index, (key, of) in enumerate(
+            (("accuracy", "global model"), ("finetuned_accuracy", "finetuned copies"))
+        ):
+            known = [(c[name], 100 * c[key]) for c in clients if c.get(key) is not None]
+            style = {"color": curves.color_of(index), "alpha": 0.6, "label": of}
+            if known:
+                axes.plot(*zip(*known), "o^"[index], **style)
+        axes.set_ylim(-3, 103)
+        axes.legend(fontsize=11, frameon=False, loc="lower right")
+        curves.style(axes, label, curves.ACCURACY)
+    figure.tight_layout()
+    curves.save(figure.axes[0], path)
