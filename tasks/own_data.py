@@ -263,7 +263,8 @@ class OwnData:
                 settings["augmentation"], normalize_fn, largest=largest
             )
         clients = data_lib.ArrayClientData(x, y, positions, self.client_ids)
-        seed = TaskSettings(task=task, **settings).seed_of_split
+        seed = settings.get("partition_seed")
+        seed = settings["seed"] if seed is None else seed
         return types.SimpleNamespace(
             model_fn=model_fn,
             client_data=clients.hold_out(settings.get("client_test_share"), seed),

@@ -94,7 +94,9 @@ def build(
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
-    client_data = client_data.hold_out(settings.client_test_share, settings.seed_of_split)
+    client_data = client_data.hold_out(
+        settings.client_test_share, settings.seed_of_split
+    )
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,

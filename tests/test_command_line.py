@@ -38,6 +38,8 @@ def test_only_given_flags_are_requested(tmp_path):
             ["--accuracy_at_rounds=500, 1000", "--devices=GPU:0"],
             "('accuracy_at_rounds', (500, 1000)), ('devices', ('GPU:0',))",
         ),
+        (["--client_evaluation", "--seed=1"], "('client_evaluation', 0), ('seed', 1)"),
+        (["--client_evaluation=5"], "('client_evaluation', 5)"),
         (
             [f"--flagfile={tmp_path / 'recipe'}"],
             "('man_strength', 0.2), ('process', 'man')",

@@ -284,6 +284,10 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
         ([], ["--processes: it is missing"]),
         (["--processes=fedavg", "--jobs=0"], ["--jobs=0", "at least 1"]),
         (["--processes=fedavg", "--weights=last"], ["--weights=last", "server"]),
+        (
+            ["--processes=fedavg", "--columns=finetuned_mean"],
+            ["--columns=finetuned_mean", "need finetune_epochs"],
+        ),
         (["--processes=fedavg", "--grid=batchsize=3"], ["did you mean batch_size?"]),
         (["--run_dirs=d", "--processes=fedavg"], ["--processes", "--run_dirs"]),
         (["--run_dirs=d", "--batch_size=2"], ["--batch_size", "are finished"]),

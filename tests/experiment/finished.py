@@ -50,7 +50,8 @@ def table_of(accuracies, **columns):
         for name, values in columns.items():
             value = values[index] if isinstance(values, list) else values
             if value is not None:
-                row[getattr(metrics, name.upper(), f"training/{name}")] = value
+                column = getattr(metrics, name.upper(), f"training/{name}")
+                row[name if "/" in name else column] = value
         table.append(row)
     return table
 

@@ -122,6 +122,19 @@ def test_the_markdown_is_a_table_in_percent(four_runs, tmp_path):
     assert "sample standard deviation (n - 1)" in " ".join(caption)
 
 
+def test_clients_have_columns_where_runs_measured_them(four_runs, tmp_path):
+    columns = {"clients/mean": [0.4, 0.5], "clients/worst_tenth": 0.25}
+    fair = write_run(tmp_path / "m", [0.9, 0.7], process="man", columns=columns)
+    experiment.compare([*four_runs, fair], tmp_path)
+    head, _, fedavg, _, man, *caption = lines_of(tmp_path)
+    assert "| clients: mean (%) | clients: worst tenth (%) | s a" in head
+    assert "| - | - | 1.50 |" in fedavg and "| 50.00 | 25.00 | 2.00 |" in man
+    assert " ".join(caption).count("Clients: their accuracies") == 1
+    rows = experiment.compare([fair], tmp_path, columns=["clients_deviation"])
+    assert rows[0]["clients_mean_mean"] == 0.5
+    assert "| clients: deviation (%) |" in lines_of(tmp_path)[0]
+
+
 def test_the_latex_has_the_same_cells_and_the_rest_as_comments(four_runs, tmp_path):
     named = {"mu_1 & 10%": four_runs[:2], "fedprox": four_runs[2:]}
     experiment.compare(named, tmp_path, columns=("accuracy",))

@@ -251,6 +251,7 @@ def main(argv, stop, executor=None):
             else:
                 grid = tuning.parse(given.grid)
                 tuner = tuning.Tuning(common, grid, **asked)
+        table.check_measured(columns, [run.config for run in planned])
         executor = executor or several.executor(given)
         first = tuner.planned if tuner else planned
         done = several.begin(given, first, stop, executor)

@@ -194,7 +194,8 @@ class _Resolution:
 
     def _partition(self) -> None:
         values = self.values
-        if values["partition"] in (None, "split_file"):
+        is_drawn = values["partition"] not in (None, "split_file")
+        if not (is_drawn or values["client_test_share"]):
             self._refuse("partition_seed", "the split is given and needs no seed.")
             values["partition_seed"] = None
         if values["partition"] is None:  # The clients are the user's.
@@ -313,9 +314,9 @@ class _Resolution:
         values, task = self.values, self._task
         for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
             self._refuse(name, "synthetic_data takes the place of all data.")
-        if any(values[n] is not None for n in ("client_test_share", "finetune_epochs")):
-            if values["client_evaluation"] is None:
-                values["client_evaluation"] = 0
+        are_tested = values["client_test_share"] or values["finetune_epochs"]
+        if are_tested and values["client_evaluation"] is None:
+            values["client_evaluation"] = 0
         if values["target_model"] != "server" and not values["averages_all_clients"]:
             why = "there is no such mean without averages_all_clients."
             self._refuse("target_model", why)

@@ -42,7 +42,7 @@ from tff_reg.experiment.rounds import (
     progress,
     summary as summary_lib,
 )
-from tff_reg.settings import Setting
+from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
 # For each column's name, its heading in `table.md` and its key in `table.csv`.
@@ -51,6 +51,10 @@ SHARES = {
     "best": ("best (%)", "best_accuracy"),
     "ema": ("EMA (%)", "ema_accuracy"),
     "all_clients": ("all clients (%)", "all_clients_accuracy"),
+    **{
+        name: (f"{name.replace('_', ' ').replace(' ', ': ', 1)} (%)", name)
+        for name in metrics.CLIENT_COLUMNS
+    },
 }
 _NOTES = {
     "best": "Best: the highest of all rounds, which the tested examples choose.",
@@ -60,6 +64,12 @@ _NOTES = {
     ),
     "all_clients": "All clients: that of the mean of all clients' last models.",
 }
+_NOTES |= dict.fromkeys(
+    metrics.CLIENT_COLUMNS,
+    "Clients: their accuracies with the global model; finetuned: with copies of it that"
+    " they trained further; weighted: by their examples; worst tenth: mean of the"
+    " lowest tenth; deviation: over the clients.",
+)
 _MODELS = {
     "server": "the server's model",
     "all_clients": "the mean of all clients' last models",
@@ -113,7 +123,7 @@ class Table:
         """Returns the rows of `table.csv`."""
         return [
             {
-                **_row(name, group, self.rounds, self.targets),
+                **_row(name, [*map(self._values, group)], group),
                 **differences.row(self._differences.get(name)),
                 **(self.tuned[name].row() if self.tuned else {}),
             }
@@ -125,13 +135,33 @@ class Table:
         found = {}
         for name, group in self.groups.items():
             values = {
-                run.summary["seed"]: _values(run, self.rounds, self.targets)[key]
+                run.summary["seed"]: self._values(run)[key]
                 for run in group
                 if run.summary["ends_finite"]
             }
             is_whole = len(values) == len(group) and None not in values.values()
             found[name] = values if is_whole else {}
         return found
+
+    def _values(self, run: Run) -> dict[str, Optional[float]]:
+        """Returns what a row has the mean and the deviation of."""
+        summary, rounds = run.summary, self.rounds
+        at = summary["accuracy_at_rounds"] if rounds else {}
+        targets = summary["rounds_to_target"] if self.targets else {}
+        return {
+            "accuracy": summary["final_accuracy"],
+            **{key: summary.get(key) for key in self._shares},
+            **{name: v for name, v in run.analyses.items() if name not in (HOW, STEP)},
+            **{f"rounds_to_{t}": targets[str(t)] for t in self.targets},
+            **{f"ema_accuracy_at_{r}": at[str(r)]["ema_accuracy"] for r in rounds},
+        }
+
+    @functools.cached_property
+    def _shares(self) -> list[str]:
+        """The keys of accuracies that a run has, and of those that are asked for."""
+        runs = [run for group in self.groups.values() for run in group]
+        known = {*self.columns}.union(*(run.summary for run in runs)) - {"accuracy"}
+        return [key for _, key in SHARES.values() if key in known]
 
     @functools.cached_property
     def _differences(self) -> dict[str, differences.Difference]:
@@ -211,7 +241,7 @@ class Table:
                 head, key = SHARES[name]
                 found = percents(rows, key)
                 # The maximum over rounds chose among them by the test examples.
-                is_choice = name == "best"
+                is_choice = name == "best" or name.endswith("deviation")
                 cells[head] = found if is_choice else self._best(found, key, max)
                 if name == "accuracy":
                     cells |= differences.cells(
@@ -300,7 +330,7 @@ class Table:
             texts.append(
                 "Held-out examples are training examples that nobody trains on."
             )
-        texts += [_NOTES[name] for name in columns if name in _NOTES]
+        texts += dict.fromkeys(_NOTES[name] for name in columns if name in _NOTES)
         if len(self.groups) > 1:
             texts.append(self._why_bold(has_bold))
             if "accuracy" in columns and self._is_paired:
@@ -332,13 +362,15 @@ def parse_columns(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _row(
-    name: str,
-    group: Sequence[Run],
-    rounds: Sequence[int],
-    targets: Sequence[float],
-) -> Row:
-    values = [_values(run, rounds, targets) for run in group]
+def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
+    """Checks that planned runs will measure what columns show of their clients."""
+    for kind, needed in metrics.CLIENT_KINDS.items():
+        found = [name for name in columns if name.startswith(f"{kind}_")]
+        if found and any(getattr(each, needed) is None for each in configs):
+            raise SettingError("columns", found[0], f"the runs need {needed} for it.")
+
+
+def _row(name: str, values: Sequence[Mapping[str, Any]], group: Sequence[Run]) -> Row:
     row: Row = {"process": name, "runs": len(group)}
     for key in values[0]:
         found = [each[key] for each in values]
@@ -355,25 +387,12 @@ def _row(
     }
 
 
-def _values(
-    run: Run, rounds: Sequence[int], targets: Sequence[float]
-) -> dict[str, Optional[float]]:
-    """Returns what a row has the mean and the deviation of."""
-    summary = run.summary
-    at = summary["accuracy_at_rounds"] if rounds else {}
-    return {
-        "accuracy": summary["final_accuracy"],
-        **{key: summary[key] for _, key in SHARES.values() if key != "accuracy"},
-        **{name: v for name, v in run.analyses.items() if name not in (HOW, STEP)},
-        **{f"rounds_to_{t}": summary["rounds_to_target"][str(t)] for t in targets},
-        **{f"ema_accuracy_at_{r}": at[str(r)]["ema_accuracy"] for r in rounds},
-    }
-
-
 def _usual(rows: Sequence[Row]) -> list[str]:
     """Returns the default columns."""
-    has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
-    return ["accuracy", "ema", *(["all_clients"] if has_mean else [])]
+    others = ("all_clients", "clients_mean", "clients_worst_tenth", "finetuned_mean")
+    keys = {name: f"{SHARES[name][1]}_mean" for name in others}
+    known = [n for n in others if any(r.get(keys[n]) is not None for r in rows)]
+    return ["accuracy", "ema", *known]
 
 
 def accuracy(groups: Groups) -> str:

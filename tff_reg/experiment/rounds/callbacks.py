@@ -83,9 +83,12 @@ class Run:
         return self.table.column(name)
 
     def is_due(self, period: int) -> bool:
-        """Returns whether the last round done is the run's last, or due by a period above 0."""
-        is_due = bool(period) and self.rounds_done % period == 0
-        return is_due or self.rounds_left == 0
+        """Returns whether the last round done is the run's last or due by `period`.
+
+        With a period of 0 only the run's last round is due.
+        """
+        is_last = self.rounds_left == 0
+        return is_last or (period > 0 and self.rounds_done % period == 0)
 
     def kept(self, name: str) -> Optional[bytes]:
         """Returns a file that a callback's `keep` put into the resumed checkpoint.

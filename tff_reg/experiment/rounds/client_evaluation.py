@@ -83,7 +83,7 @@ class ClientEvaluation:
             self._cells = np.repeat(np.arange(len(held)), [*map(len, held)])
         self._num_cells = max(len(self._names), len(clients.client_ids))
         self._counts = np.bincount(self._cells, minlength=self._num_cells)
-        self._kinds = metrics.CLIENT_KINDS[: 1 if finetune is None else 2]
+        self._kinds = [*metrics.CLIENT_KINDS][: 1 if finetune is None else 2]
 
     @property
     def columns(self) -> list[str]:
@@ -96,7 +96,7 @@ class ClientEvaluation:
         means, predicted = self._test(state.weights(), np.arange(len(self._rows)))
         row: dict[str, Optional[float]] = {}
         for kind in self._kinds:
-            prefix = "" if kind == metrics.CLIENT_KINDS[0] else f"{kind}_"
+            prefix = "" if kind == self._kinds[0] else f"{kind}_"
             for each, (name, cells, shares) in zip(rows, self._mixtures()):
                 if prefix and self._finetune and cells.size:
                     own = self._finetune(state.server, round_num, name)
@@ -200,7 +200,7 @@ def draw(path: Any, clients: Sequence[Mapping[str, Any]]) -> None:
             if known:
                 axes.plot(*zip(*known), "o^"[index], **style)
         axes.set_ylim(-3, 103)
-        axes.legend(fontsize=11, frameon=False, loc="lower right")
+        axes.legend(fontsize=11, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
         curves.style(axes, label, curves.ACCURACY)
     figure.tight_layout()
     curves.save(figure.axes[0], path)

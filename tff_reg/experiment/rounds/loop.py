@@ -184,7 +184,7 @@ class Rounds:
                 # Drops the evaluation of a round that was evaluated only as the last.
                 run.table.keep_evaluations(run.rounds_per_evaluation, "evaluation")
                 period = self._training.rounds_per_client_evaluation
-                run.table.keep_evaluations(period, metrics.CLIENT_KINDS)
+                run.table.keep_evaluations(period, tuple(metrics.CLIENT_KINDS))
         # Work of the last process beyond its checkpoint is deleted and done again.
         self._state.delete_unnamed(directory.checkpoints.all())
         directory.delete_results(and_analyses=not self.are_done)

@@ -21,8 +21,9 @@ NOT_FINITE = "/not_finite"
 # Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
-# Of the clients' accuracies with the global model, and with copies trained further:
-CLIENT_KINDS = ("clients", "finetuned")
+# Of the clients' accuracies with the global model, and with copies trained further, by
+# the settings that ask for them:
+CLIENT_KINDS = {"clients": "client_evaluation", "finetuned": "finetune_epochs"}
 _BOTH_WAYS = ("mean", "deviation", "worst_tenth", "best_tenth")
 CLIENT_MEASURES = ("worst", *_BOTH_WAYS, *(f"weighted_{name}" for name in _BOTH_WAYS))
 # by their names in `summary.json`.

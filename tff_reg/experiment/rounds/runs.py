@@ -280,14 +280,15 @@ def _client_evaluation(
     """Returns the evaluation of each client, if the run asks for it."""
     if config.client_evaluation is None:
         return None
-    domains = [getattr(task, f"{of}domains", None) for of in ("", "test_")]
-    has_domains = all(each is not None for each in domains)
+    domains = None
+    if getattr(task, "test_domains", None) is not None:
+        domains = (task.domains, task.test_domains, task.domain_names)
     return client_evaluation.ClientEvaluation(
         evaluation,
         task.client_data,
         task.class_names,
-        domains=(*domains, task.domain_names) if has_domains else None,
-        finetune=config.finetune_epochs and _finetuning(config, task, process),
+        domains=domains,
+        finetune=_finetuning(config, task, process) if config.finetune_epochs else None,
     )
 
 
@@ -295,7 +296,7 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     """Returns a function from the server's state to the weights of a client's copy."""
     alone = training.build_from_settings(
         "fedavg",
-        process.model_fn,
+        process.model_fn or task.model_fn,
         dataclasses.replace(
             config,
             local_epochs=config.finetune_epochs,

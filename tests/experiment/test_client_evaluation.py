@@ -1,0 +1,136 @@
+"""Each client's accuracy, against NumPy."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.experiment import finished
+from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
+from tff_reg import data, settings
+from tff_reg.experiment import start
+from tff_reg.experiment.rounds import client_evaluation
+
+X, Y = (TRAIN[0] / 255).astype(np.float32), TRAIN[1][:, 0]
+# Three skewed clients, and one of a class that the test set lacks.
+CLIENTS = {
+    name: (X[chosen], Y[chosen])
+    for name, chosen in {
+        "zeros": np.flatnonzero(Y == 0)[:40],
+        "no ones": np.flatnonzero(Y != 1)[-50:],
+        "mixed": np.arange(30),
+        "two": np.flatnonzero(Y == 2)[:9],
+    }.items()
+}
+_IS_TESTED = TEST[1][:, 0] < 2
+TESTED = (TEST[0][_IS_TESTED] / 255).astype(np.float32), TEST[1][_IS_TESTED]
+
+
+def run(output_dir=None, **changes):
+    given = dict(process="fedprox", clients_per_round=2, total_rounds=2)
+    given |= dict(client_data=CLIENTS, test_data=TESTED, client_evaluation=True)
+    given |= dict(model=keras_model(), client_learning_rate=0.2, progress=SILENT)
+    given |= dict(learning_rate_schedule="exponential", learning_rate_decay=0.5)
+    return start.run(**{**given, "output_dir": output_dir, **changes})
+
+
+def test_expected_accuracies_are_recalls_weighted_by_the_clients_classes(tmp_path):
+    result = run(str(tmp_path / "whole"), client_evaluation=1)
+    shares = result.model.predict(TESTED[0], verbose=0)
+    labels, predicted = TESTED[1][:, 0], shares.argmax(-1)
+    right, losses = predicted == labels, -np.log(shares[range(len(labels)), labels])
+    for row in result.clients[:3]:
+        own = CLIENTS[row["client"]][1]
+        tested = own[own < 2]  # Only these classes have test examples.
+        for name, values in (("accuracy", right), ("loss", losses)):
+            by_class = [values[labels == c].mean() for c in (0, 1)]
+            assert row[name] == pytest.approx(np.mean([by_class[c] for c in tested]))
+        assert (row["examples"], row["classes"]) == (len(own), len({*own}))
+    assert (result.clients[3]["accuracy"], result.clients[3]["entropy_bits"]) == (
+        None,
+        0,
+    )
+    found = [each["accuracy"] for each in result.clients[:3]]
+    assert result.summary["clients_mean"] == pytest.approx(np.mean(found))
+    average = np.average(found, weights=[40, 50, 30])
+    assert result.summary["clients_weighted_mean"] == pytest.approx(average)
+    assert [row["clients/worst"] is not None for row in result.rows] == [True, True]
+    for number, row in enumerate(finished.read_csv(tmp_path / "whole/per_class.csv")):
+        counts = [int(row[f"predicted/{c}"]) for c in range(3)]
+        assert counts == np.bincount(predicted[labels == number], minlength=3).tolist()
+    # Only after the last round, in another process, also where that has ended.
+    for rounds in (1, 2, 2):
+        again = run(str(tmp_path / "parts"), total_rounds=rounds)
+    assert [row["clients/mean"] is None for row in again.rows] == [True, False]
+    for name in ("clients.csv", "per_class.csv", "clients.png"):
+        whole, parts = ((tmp_path / w / name).read_bytes() for w in ("whole", "parts"))
+        assert whole == parts
+
+
+def test_held_out_examples_are_drawn_by_the_seed_and_tested(tmp_path):
+    positions = np.split(np.arange(200), [3, 60])
+    clients = data.ArrayClientData(X, Y, positions)
+    ready, other = clients.hold_out(0.25, 7), clients.hold_out(0.25, 8)
+    for name, own in zip(clients.client_ids, positions):
+        parts = [each.client_positions(name) for each in (ready, ready.tests)]
+        assert sorted(np.concatenate(parts)) == own.tolist()
+        assert len(parts[1]) == max(1, round(0.25 * len(own)))
+        held_otherwise = other.tests.client_positions(name)
+        assert len(own) < 10 or {*parts[1]} != {*held_otherwise}
+    result = run(client_data=clients, client_test_share=0.25, partition_seed=7)
+    predicted = result.model.predict(X, verbose=0).argmax(-1)
+    for row in result.clients:
+        held = ready.tests.client_positions(row["client"])
+        assert row["accuracy"] == pytest.approx(np.mean(predicted[held] == Y[held]))
+        assert row["examples"] == len(ready.client_positions(row["client"]))
+    few = {**CLIENTS, "single": (X[:1], Y[:1])}
+    why = "client_test_share=0.2: single would hold out all of its 1 examples"
+    with pytest.raises(settings.SettingError, match=why):
+        run(str(tmp_path / "no"), client_data=few, client_test_share=0.2)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_copy_takes_the_steps_of_the_next_round():
+    """With one client and whole batches, finetuning is the next round of FedAvg."""
+    one = {"client": CLIENTS["mixed"]}
+    given = dict(client_data=one, clients_per_round=1, batch_size=50, local_epochs=3)
+    given["process"] = "fedavg"
+    tuned = run(**given, total_rounds=1, finetune_epochs=3).clients[0]
+    (after,) = run(**given, total_rounds=2).clients
+    assert tuned["finetuned_loss"] == pytest.approx(after["loss"], rel=1e-5)
+    assert tuned["finetuned_loss"] != pytest.approx(tuned["loss"], rel=1e-3)
+
+
+def test_domains_have_recalls_of_their_own():
+    """Classes a, b in domains s, t; predictions are as given, -1 for a NaN."""
+    labels, domains = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 1, 0, 1])
+    predicted, losses = np.array([0, 0, 1, -1, 1]), np.array([1.0, 2.0, 4.0, 8.0, 0.5])
+    evaluation = collections.namedtuple("Stub", "examples outcomes")(
+        (labels, labels), lambda w, x, y, rows: (predicted[rows], losses[rows])
+    )
+    clients = data.ArrayClientData(
+        np.zeros([6, 1], np.float32), np.array([0, 0, 0, 1, 1, 1]), [[0, 1, 2, 3], [4]]
+    )
+    own = np.array([1, 1, 0, 0, 1, 1])
+    measured = client_evaluation.ClientEvaluation(
+        evaluation, clients, "ab", domains=(own, domains, "st")
+    )(collections.namedtuple("State", "weights")(lambda: None), 1)
+    # a in t: 1/2, twice; a in s: 1; b in s: 0. b in t: 1.
+    assert [row["accuracy"] for row in measured.rows] == [0.5, 1.0]
+    assert [row["loss"] for row in measured.rows] == [(3 + 3 + 1 + 8) / 4, 0.5]
+    recalls = {row["class"] + row["domain"]: row["recall"] for row in measured.classes}
+    assert recalls == {"as": 1.0, "at": 0.5, "bs": 0.0, "bt": 1.0}
+
+
+def test_tenths_count_clients_in_part_and_weights_are_sizes():
+    accuracies, sizes = [0.9] * 13 + [0.5, None, 0.2], [1] * 13 + [8, 99, 4]
+    found = client_evaluation.spread(accuracies, sizes)
+    # 1.5 of 15 clients: the worst, and half of the next; 2.5 of 25 examples.
+    assert found["worst_tenth"] == pytest.approx((0.2 + 0.5 * 0.5) / 1.5)
+    assert found["weighted_worst_tenth"] == pytest.approx(0.2)
+    for name in ("best_tenth", "weighted_best_tenth"):
+        assert found[name] == pytest.approx(0.9)
+    assert found["worst"] == 0.2
+    known = accuracies[:14] + [0.2]
+    assert found["deviation"] == pytest.approx(np.std(known))
+    assert found["weighted_mean"] == pytest.approx((13 * 0.9 + 4 + 0.8) / 25)
