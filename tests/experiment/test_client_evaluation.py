@@ -1,13 +1,13 @@
 """Each client's accuracy, against NumPy."""
 
-import collections
+import types
 
 import numpy as np
 import pytest
 
 from tests.experiment import finished
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
-from tff_reg import data, settings
+from tff_reg import data, experiment, settings
 from tff_reg.experiment import start
 from tff_reg.experiment.rounds import client_evaluation
 
@@ -105,8 +105,9 @@ def test_domains_have_recalls_of_their_own():
     """Classes a, b in domains s, t; predictions are as given, -1 for a NaN."""
     labels, domains = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 1, 0, 1])
     predicted, losses = np.array([0, 0, 1, -1, 1]), np.array([1.0, 2.0, 4.0, 8.0, 0.5])
-    evaluation = collections.namedtuple("Stub", "examples outcomes")(
-        (labels, labels), lambda w, x, y, rows: (predicted[rows], losses[rows])
+    evaluation = types.SimpleNamespace(
+        examples=(labels, labels),
+        outcomes=lambda weights, x, y, rows: (predicted[rows], losses[rows]),
     )
     clients = data.ArrayClientData(
         np.zeros([6, 1], np.float32), np.array([0, 0, 0, 1, 1, 1]), [[0, 1, 2, 3], [4]]
@@ -114,7 +115,7 @@ def test_domains_have_recalls_of_their_own():
     own = np.array([1, 1, 0, 0, 1, 1])
     measured = client_evaluation.ClientEvaluation(
         evaluation, clients, "ab", domains=(own, domains, "st")
-    )(collections.namedtuple("State", "weights")(lambda: None), 1)
+    )(types.SimpleNamespace(weights=lambda: None, weights_of=None), 1)
     # a in t: 1/2, twice; a in s: 1; b in s: 0. b in t: 1.
     assert [row["accuracy"] for row in measured.rows] == [0.5, 1.0]
     assert [row["loss"] for row in measured.rows] == [(3 + 3 + 1 + 8) / 4, 0.5]
@@ -134,3 +135,46 @@ def test_tenths_count_clients_in_part_and_weights_are_sizes():
     known = accuracies[:14] + [0.2]
     assert found["deviation"] == pytest.approx(np.std(known))
     assert found["weighted_mean"] == pytest.approx((13 * 0.9 + 4 + 0.8) / 25)
+
+
+def test_local_clients_are_runs_of_one_client_each(tmp_path):
+    given = dict(clients_per_round=4, total_rounds=1, batch_size=16)
+    for rounds in (1, 2):
+        given["total_rounds"] = rounds
+        found = run(str(tmp_path / "local"), process="local", **given)
+    assert found.summary["final_accuracy"] is None
+    for row in found.clients[:2]:
+        one = {row["client"]: CLIENTS[row["client"]]}
+        given |= dict(client_data=one, process="fedavg", clients_per_round=1)
+        (alone,) = run(**given).clients
+        assert row == alone
+    losses = [each["training/loss"] for each in found.rows]
+    assert losses[1] < losses[0] and found.rows[0]["training/num_examples"] == 129 * 5
+
+
+def test_central_is_one_client_with_the_steps_of_a_cohort():
+    given = dict(batch_size=20, clients_per_round=2, total_rounds=1)
+    (half,) = run(process="central", local_epochs=4, **given).rows
+    # 4 epochs of 64.5 examples on average are 16 steps, of 129 in 7 steps an epoch.
+    assert half["training/num_examples"] == 2 * 129 + 2 * 20
+    given |= dict(clients_per_round=4, local_epochs=2, total_rounds=2)
+    central = run(process="central", **given)
+    pooled = {"everyone": [np.concatenate(each) for each in zip(*CLIENTS.values())]}
+    given |= dict(client_data=pooled, clients_per_round=1, process="fedavg")
+    whole = run(**given)
+    for one, other in zip(central.weights.trainable, whole.weights.trainable):
+        np.testing.assert_array_equal(one, other)
+    assert [row["client"] for row in central.clients] == [*CLIENTS]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"process": "local+fedprox"}, "local does not combine with methods"),
+        ({"process": "local", "keep_best": True}, "process=local has no model that"),
+        ({"process": "central", "aggregator": "dp"}, "process=central has no model"),
+    ],
+)
+def test_what_does_not_combine_with_references_is_refused(changes, why):
+    with pytest.raises(settings.SettingError, match=why):
+        experiment.RunConfig(**changes).resolved()

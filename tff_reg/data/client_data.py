@@ -192,6 +192,12 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         )
         return result
 
+    def pooled(self) -> ArrayClientData:
+        """Returns one client with all clients' examples, and these digests."""
+        whole = ArrayClientData(self._x, self._y, [self._positions], ["everyone"])
+        whole.digests = self.digests
+        return whole
+
     @property
     def classes(self) -> np.ndarray:
         """int32, the classes of all clients' examples, ascending."""

@@ -66,6 +66,9 @@ BUILTIN = (
     "fedadagrad",
 )
 
+# Processes that methods are compared with, which train as FedAvg but average nothing.
+REFERENCES = ("local", "central")
+
 
 class UnknownProcessError(ValueError):
     """A process name holds an unknown method or methods that conflict."""
@@ -173,7 +176,7 @@ def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
             )
         known = _loaded.get(cls.name)
         is_same_file = known and _file_of(known) == _file_of(cls)
-        if cls.name in names() and not is_same_file:
+        if cls.name in (*names(), *REFERENCES) and not is_same_file:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
             )
@@ -235,6 +238,10 @@ def parse(process: str) -> tuple[str, ...]:
     if "" in parts:
         raise UnknownProcessError(f"A name is missing in the process {process!r}.")
     for part in parts:
+        if part in REFERENCES:
+            raise UnknownProcessError(
+                f"{part} does not combine with methods: give {part} alone."
+            )
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -257,6 +264,8 @@ def parse(process: str) -> tuple[str, ...]:
 
 def parts_of(process: str) -> list[str]:
     """Splits a process name into method names, in order and unchecked."""
+    if process.strip().lower() in REFERENCES:
+        return ["fedavg"]
     return [part.strip() for part in process.lower().split("+")]
 
 

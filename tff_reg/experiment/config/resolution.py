@@ -78,6 +78,8 @@ def process_name(text: str) -> str:
         catalogue.parse(text)
     except ValueError as error:
         raise SettingError("process", text, str(error)) from error
+    if text.strip().lower() in catalogue.REFERENCES:
+        return text.strip().lower()
     parts = catalogue.parts_of(text)
     return "+".join(part for part in parts if part != "fedavg") or "fedavg"
 
@@ -160,6 +162,7 @@ class _Resolution:
         self._client_training()
         self._what_does_not_apply()
         self._privacy()
+        self._references()
         self._places()
 
     def _refuse(self, name: str, why: str) -> None:
@@ -356,6 +359,23 @@ class _Resolution:
                 " of a round; give more clients, or dp_clipping=fixed with a"
                 " dp_clip_norm.",
             )
+
+    def _references(self) -> None:
+        """Refuses what needs several clients with one model."""
+        process = self.values["process"]
+        if process not in catalogue.REFERENCES:
+            return
+        names = ["aggregator", "averages_all_clients"]
+        if process == "local":
+            names += ["keep_best", "finetune_epochs"]
+            if self.values["client_evaluation"] is None:
+                self.values["client_evaluation"] = 0
+        for name, usual in zip(names, ("mean", False, False, None)):
+            if self.values[name] != usual:
+                why = (
+                    f"process={process} has no model that clients share; leave it out."
+                )
+                raise SettingError(name, self.values[name], why)
 
     def _places(self) -> None:
         """Resolves the output directory and the address of Ray."""

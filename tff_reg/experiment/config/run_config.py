@@ -132,7 +132,8 @@ class RunConfig(
     """
 
     process: str = _of_what(
-        help="method, or a combination such as fedprox+man; also --method"
+        help="method, or a combination such as fedprox+man; or, to compare with, local"
+        " (each client alone) or central (all data in one place); also --method"
     )
     plugin: tuple[str, ...] = _of_what(
         (),

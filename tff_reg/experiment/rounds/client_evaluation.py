@@ -9,6 +9,7 @@ each domain. With examples that clients hold out, it is the accuracy on these.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -37,7 +38,9 @@ class ClientResults:
     def write(self, folder: Any) -> None:
         """Writes the tables and the picture."""
         files.write_text(folder / directory_lib.CLIENTS, tables.to_csv(self.rows))
-        files.write_text(folder / directory_lib.CLASSES, tables.to_csv(self.classes))
+        if self.classes:  # There is a model that clients share.
+            path = folder / directory_lib.CLASSES
+            files.write_text(path, tables.to_csv(self.classes))
         draw(folder / directory_lib.CLIENTS_PICTURE, self.rows)
 
 
@@ -91,24 +94,26 @@ class ClientEvaluation:
         return [f"{k}/{name}" for k in self._kinds for name in metrics.CLIENT_MEASURES]
 
     def __call__(self, state: Any, round_num: int) -> ClientResults:
-        """Measures the model of a `ProcessState` after a round."""
+        """Measures the models of a `ProcessState` after a round."""
         rows = [self._described(name) for name in self._clients.client_ids]
-        means, predicted = self._test(state.weights(), np.arange(len(self._rows)))
         row: dict[str, Optional[float]] = {}
-        for kind in self._kinds:
-            prefix = "" if kind == self._kinds[0] else f"{kind}_"
+        own: list[Any] = [state.weights_of]
+        if self._finetune is not None:
+            own.append(functools.partial(self._finetune, state.server, round_num))
+        means, predicted = self._test(state.weights(), np.arange(len(self._rows)))
+        for kind, prefix, weights_of in zip(self._kinds, ("", "finetuned_"), own):
             for each, (name, cells, shares) in zip(rows, self._mixtures()):
-                if prefix and self._finetune and cells.size:
-                    own = self._finetune(state.server, round_num, name)
+                if weights_of is not None and cells.size:
                     chosen = np.flatnonzero(np.isin(self._cells, cells))
-                    means, _ = self._test(own, chosen)
+                    means, _ = self._test(weights_of(name), chosen)
                 for what, by_cell in zip(_MEASURED, means):
                     value = float((shares * by_cell[cells]).sum())
                     each[prefix + what] = value if cells.size else None
             accuracies = [each[f"{prefix}accuracy"] for each in rows]
             found = spread(accuracies, [each["examples"] for each in rows])
             row.update((f"{kind}/{name}", value) for name, value in found.items())
-        return ClientResults(rows, self._per_class(predicted), row)
+        classes = self._per_class(predicted) if state.weights_of is None else []
+        return ClientResults(rows, classes, row)
 
     def _described(self, name: str) -> dict[str, Any]:
         """Returns what `clients.csv` says of a client before it is measured."""

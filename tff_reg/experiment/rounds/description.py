@@ -129,6 +129,8 @@ def partition(config: ResolvedConfig) -> str:
 
 
 def _cohort(config: ResolvedConfig, sample_fn: Optional[str] = None) -> str:
+    if config.process == "central":
+        return f"one in place of {config.num_clients}, with all their examples"
     if sample_fn is not None:
         return f"of {config.num_clients}, by {sample_fn}"
     if config.clients_per_round == config.num_clients:

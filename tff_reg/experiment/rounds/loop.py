@@ -52,7 +52,6 @@ class Rounds:
         """Reads the config in `output_dir`; writes nothing."""
         self._training = training
         own = {
-            **training.numbers(),
             "seed": training.seed,
             "client_sampling": training.client_sampling,
             "keep_best": training.keep_best,
@@ -64,7 +63,8 @@ class Rounds:
         for name, function in self._functions():
             own[name] = function and digests.of_function(function)
         built_from = getattr(training.process, "built_from", None) or {}
-        self._settings = _as_json({**built_from, **training.settings, **own})
+        settings = {**training.numbers(), **built_from, **training.settings, **own}
+        self._settings = _as_json(settings)
         directory = training.output_dir
         if directory is not None and not isinstance(
             directory, directory_lib.RunDirectory
@@ -283,7 +283,7 @@ class Rounds:
     def _of_models(self) -> dict[str, float]:
         """Evaluates the server's model, and the mean of all clients' if any."""
         evaluate = self._training.evaluate
-        if evaluate is None:
+        if evaluate is None or self._state.weights_of:
             return {}
         try:
             results = evaluate(self._state.weights())

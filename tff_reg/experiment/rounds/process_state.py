@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files
@@ -208,6 +208,14 @@ class ProcessState:
         self._get_all_clients_weights = getattr(
             process, "get_all_clients_weights", None
         )
+
+    @property
+    def weights_of(self) -> Optional[Callable[[str], Any]]:
+        """A function to a client's own weights, if clients share no model."""
+        states = self._clients
+        if states is None or not hasattr(self._process, "is_local"):
+            return None
+        return lambda client_id: states.load([client_id])[0]
 
     @property
     def has_all_clients_weights(self) -> bool:

@@ -21,6 +21,7 @@ from tff_reg.experiment.rounds import (
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
+    local,
     progress as progress_lib,
     remarks,
     summary as summary_lib,
@@ -198,11 +199,12 @@ class CheckedRun:
             **config.aggregation(), clients_per_round=config.clients_per_round
         )
         process = build_process(config, task, model_aggregator=aggregator)
+        is_central = config.process == "central"
         return Training(
             process,
-            task.client_data,
+            task.client_data.pooled() if is_central else task.client_data,
             total_rounds=config.total_rounds,
-            clients_per_round=config.clients_per_round,
+            clients_per_round=1 if is_central else config.clients_per_round,
             client_sampling=config.client_sampling,
             seed=config.seed,
             evaluate=evaluation,
@@ -249,18 +251,25 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
     """Builds the process of a run; more arguments as for `build_from_settings`."""
+    mean_examples = float(np.mean(task.client_data.client_sizes))
+    settings = config
+    if config.process == "central":  # The steps of a cohort, one after the other.
+        mean_examples *= config.clients_per_round
+        settings = dataclasses.replace(config, same_local_steps=True)
+    if config.process == "local":
+        arguments["server_optimizer_fn"] = tff.learning.optimizers.build_sgdm(1.0)
     process = training.build_from_settings(
         config.process,
         task.model_fn,
-        config,
+        settings,
         config.strengths,
-        mean_examples=float(np.mean(task.client_data.client_sizes)),
+        mean_examples=mean_examples,
         debug_eager=config.debug_eager,
         **_form(task),
         **arguments,
     )
     process.built_from = {}  # The settings of the run say it.
-    return process
+    return local.Local(process) if config.process == "local" else process
 
 
 def _form(task: Any) -> dict[str, Any]:
@@ -294,15 +303,11 @@ def _client_evaluation(
 
 def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     """Returns a function from the server's state to the weights of a client's copy."""
+    changes = {"local_epochs": config.finetune_epochs, "same_local_steps": False}
     alone = training.build_from_settings(
         "fedavg",
         process.model_fn or task.model_fn,
-        dataclasses.replace(
-            config,
-            local_epochs=config.finetune_epochs,
-            same_local_steps=False,
-            averages_all_clients=False,
-        ),
+        dataclasses.replace(config, averages_all_clients=False, **changes),
         {},
         server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
         **_form(task),
