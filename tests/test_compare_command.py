@@ -33,6 +33,8 @@ FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
 FILES = ["curves.csv", "curves.pdf", "curves.png"]
 FILES += ["table.csv", "table.md", "table.tex"]
+BY_COST = [f"curves_{n}.{k}" for n in ("seconds", "megabytes") for k in ("png", "pdf")]
+FILES += BY_COST  # With target accuracies.
 COMPARE = "tff_reg.commands.compare"
 
 
@@ -157,7 +159,7 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     assert table in told and table.endswith(f"\n{protocol}\n")
     assert lines[-1] == (
         f"In {compared['directory']}: table.csv, table.md, table.tex, curves.csv,"
-        " curves.png, curves.pdf"
+        f" curves.png, curves.pdf, {', '.join(BY_COST)}"
     )
     assert compared["finished"].stderr == ""
 

@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_reg import models, training
 from tff_reg.analysis import cost, graph_counts
 from tff_reg.methods import catalogue
+from tff_reg.training import traffic
 
 
 def convolution(size, in_channels, out_channels, kernel):
@@ -143,33 +143,6 @@ def test_the_papers_network_costs_what_the_paper_says(process, mflops, params):
     assert found.stored_params_m == pytest.approx(params, abs=0.0051)
 
 
-def _bytes_of(type_):
-    if isinstance(type_, tff.TensorType):
-        return type_.dtype.itemsize * int(tf.TensorShape(type_.shape).num_elements())
-    return sum(map(_bytes_of, type_))
-
-
-def _traffic(process):
-    """Bytes of a client's arguments of the broadcasts and aggregations of a round."""
-    down, up = [], []
-
-    def look(block):
-        if isinstance(block, tff.framework.Call) and isinstance(
-            block.function, tff.framework.Intrinsic
-        ):
-            uri = block.function.uri
-            type_ = block.argument.type_signature
-            if uri == "federated_broadcast":
-                down.append(_bytes_of(type_.member))
-            elif uri in ("federated_sum", "federated_weighted_mean"):
-                first = type_[0] if isinstance(type_, tff.StructType) else type_
-                up.append(_bytes_of(first.member))
-        return block, False
-
-    tff.framework.transform_postorder(process.next.to_building_block(), look)
-    return sum(down), sum(up)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -189,7 +162,7 @@ def test_the_bytes_are_those_of_the_process(name):
         num_clients=3,
     )
     found = cost.measure(name, model="cnn", norm="group", **options)
-    down, up = _traffic(process)
+    down, up = traffic.bytes_per_client(process)
     # Beside them travel the optimiser's settings, weights and metrics.
     assert 0 <= down - 1e6 * found.megabytes_down < 100
     assert 0 <= up - 1e6 * found.megabytes_up < 200

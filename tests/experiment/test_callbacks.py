@@ -8,10 +8,10 @@ import types
 import numpy as np
 import pytest
 
-from docs.examples.early_stopping import EarlyStopping
 from docs.examples.wandb_callback import WandB
 from tests.experiment.finished import Notes, results
 from tff_reg import experiment, runtime
+from tff_reg.experiment import EarlyStopping
 from tff_reg.experiment.rounds import summary as summary_lib
 
 
@@ -89,12 +89,8 @@ def test_an_exception_ends_the_run_resumably(run, tmp_path):
     assert results(tmp_path / "a") == results(tmp_path / "unbroken")
 
 
-def test_the_early_stopping_of_the_documentation_finishes_a_run(
-    run, tiny_data, tmp_path
-):
+def test_early_stopping_finishes_a_run(run, tiny_data, tmp_path):
     notes = Notes()
-    with pytest.raises(ValueError, match="Give validation_share"):
-        run(callbacks=[EarlyStopping(2)])
     arguments = dict(output_dir=tmp_path, callbacks=[EarlyStopping(2)])
     arguments["evaluate"] = accuracies(0.2, 0.5, 0.4, 0.3, 0.1, 0.1, 0.1)
     arguments["settings"] = HELD_OUT
@@ -124,6 +120,25 @@ def test_early_stopping_counts_rounds_that_were_tested(run):
         evaluate=accuracies(0.1, 0.2, 0.3),
     )
     assert improving.summary["rounds"] == 6
+
+
+def test_a_run_that_ends_at_its_target_goes_on_for_a_higher_one(run, tmp_path):
+    def to(folder, *targets):
+        settings = {**HELD_OUT, "target_measure": "raw", "stop_at_target": True}
+        settings["target_accuracies"] = targets
+        stopping = [EarlyStopping(at_target=True)]
+        # After a stop in round 3 the evaluation goes on where it was.
+        return run(folder, settings=settings, callbacks=stopping, evaluate=evaluate)
+
+    evaluate = accuracies(0.1, 0.5, 0.6, 0.5, 0.7, 0.8)
+    first = to(tmp_path / "a", 0.55, 0.2).summary
+    assert first["rounds"] == 3 and first["rounds_to_target"] == {"0.55": 3, "0.2": 2}
+    assert first["stopped_early"]["reason"] == "it has reached the target accuracy 0.55"
+    assert to(tmp_path / "a", 0.3).summary["rounds"] == 3
+    assert to(tmp_path / "a", 0.65).summary["rounds"] == 5
+    evaluate = accuracies(0.1, 0.5, 0.6, 0.5, 0.7, 0.8)
+    assert to(tmp_path / "b", 0.65).summary["rounds"] == 5
+    assert results(tmp_path / "a") == results(tmp_path / "b")
 
 
 def test_the_wandb_callback_of_the_documentation_logs_every_round_once(

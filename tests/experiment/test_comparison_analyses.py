@@ -115,3 +115,59 @@ def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):
     assert curve.mean == [0.2, 0.6]
     assert "10^9" in options["across"]
     assert by_round.rounds == [1, 2]
+
+
+def test_the_cost_to_a_target_is_that_of_the_rounds_to_it(tmp_path, drawn):
+    runs = [
+        write_run(
+            tmp_path / f"{process}{seed}",
+            accuracies,
+            process=process,
+            seed=seed,
+            bytes_per_client=[3_000_000, 500_000] if process == "man" else None,
+            columns={"num_examples": 100, "seconds": [4.0, 1.0, 1.5]},
+        )
+        for process in ("man", "kd")
+        for seed, accuracies in enumerate([[0.1, 0.6, 0.6], [0.2, 0.3, 0.7]])
+    ]
+    for run in runs:
+        analyse(run)
+    asked = {"target_accuracies": [0.6, 0.65], "target_measure": "raw"}
+    columns = ["accuracy", "rounds", "megabytes", "seconds", "multiply_adds"]
+    man, kd = experiment.compare(runs, tmp_path / "o", columns=columns, **asked)
+    # Rounds 2 and 3: 3.5 MB each; 50 examples a client of 262.237 x 10^6.
+    assert (man["rounds_to_0.6_mean"], man["megabytes_to_0.6_mean"]) == (2.5, 8.75)
+    assert man["seconds_to_0.6_mean"] == kd["seconds_to_0.6_mean"] == 5.75
+    adds = [n * 50 * 0.262237 for n in (2, 3)]
+    assert man["multiply_adds_to_0.6_mean"] == pytest.approx(sum(adds) / 2)
+    assert kd["megabytes_to_0.6_mean"] is man["seconds_to_0.65_mean"] is None
+    head, _, first, *_ = (line.split(" | ") for line in lines_of(tmp_path / "o"))
+    cells = dict(zip(head, first))
+    assert cells["MB to 60 %"] == "8.75 ± 2.5" and cells["s to 65 %"] == "-"
+    assert cells["10^9 multiply-adds to 60 %"] == "32.78 ± 9.3"
+    assert "received, sent and computed by a client" in text_of(tmp_path / "o")
+    by_cost = {options["across"].split()[0]: c for c, options in drawn}
+    assert by_cost["Seconds"][0].rounds == [4.0, 5.0, 6.5]
+    assert "Megabytes" not in by_cost  # Of kd they are not known.
+    assert (tmp_path / "o" / "curves_seconds.pdf").exists()
+    experiment.compare(runs[:2], tmp_path / "o", columns=columns[:3], **asked)
+    assert drawn[-1][0][0].rounds == [3.5, 7.0, 10.5]
+    with pytest.raises(ValueError, match="megabytes is that to an accuracy: give tar"):
+        experiment.compare(runs, tmp_path / "o", columns=["megabytes"])
+
+
+def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(tmp_path):
+    def text(**settings):
+        early = dict(patience=1, total_rounds=9, **settings)
+        runs = [
+            write_run(tmp_path / f"{p}{s}", [0.5] * (2 + s), process=p, seed=s, **early)
+            for p in ("fedavg", "man")
+            for s in (0, 1)
+        ]
+        experiment.compare(runs, tmp_path / "o")
+        return text_of(tmp_path / "o")
+
+    found = text()
+    assert "after 2 to 3 rounds" in found and "total_rounds=9" in found
+    assert found.count("WARNING: the test set decided when runs end") == 1
+    assert "WARNING" not in text(validation_share=0.1)

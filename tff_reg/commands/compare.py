@@ -232,7 +232,6 @@ def main(argv, stop, executor=None):
         groups = given_groups(given)
         command_line.needed("output_dir", given.output_dir)
         weights = several.value_of(given, finished_runs.WEIGHTS)
-        columns = table.parse_columns(given.columns or ())
         wanted = {name: given[name].value for name in _OF_TABLES}
         measured = experiment.RunConfig.of(wanted)
         if groups is not None:
@@ -251,9 +250,13 @@ def main(argv, stop, executor=None):
             else:
                 grid = tuning.parse(given.grid)
                 tuner = tuning.Tuning(common, grid, **asked)
+        first = tuner.planned if tuner else planned
+        if first:  # A recipe may set rounds and targets.
+            measured = first[0].config
+        targets = measured.target_accuracies or ()
+        columns = table.parse_columns(given.columns or (), targets)
         table.check_measured(columns, [run.config for run in planned])
         executor = executor or several.executor(given)
-        first = tuner.planned if tuner else planned
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
@@ -276,8 +279,6 @@ def main(argv, stop, executor=None):
             planned = tuner.plan(tuned)
             lost = [*done.missing, *tuner.lost(tuned)]
             done = several.begin(given, planned, stop, executor)
-        if planned:
-            measured = planned[0].config  # A recipe may set rounds and targets.
 
         def write_all(made=None, **more):
             options = {"measured": measured, **more}

@@ -19,7 +19,7 @@ from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.report.comparison import compare
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import progress
-from tff_reg.experiment.rounds.callbacks import Callback, Run
+from tff_reg.experiment.rounds.callbacks import Callback, EarlyStopping, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.experiment.rounds.live_curve import LiveCurve
@@ -34,6 +34,7 @@ __all__ = [
     "CentralEvaluation",
     "ComparisonError",
     "DirectoryError",
+    "EarlyStopping",
     "LiveCurve",
     "ResolvedConfig",
     "Run",

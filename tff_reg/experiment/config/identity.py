@@ -39,6 +39,8 @@ MACHINE = (
 )
 # and for the code that made its rounds: one entry for each code.
 CODE = "code"
+# The bytes that a client receives and sends per round; none where they are not known.
+TRAFFIC = "bytes_per_client"
 # The beginning of the names of the user's own files there.
 _FILE = "file "
 # The folders of this package on which the numbers of runs do not depend.
@@ -46,7 +48,7 @@ _ONLY_LOOKS = ("analysis", "commands")
 # What is suspicious about a run's data and model, in sentences.
 REMARKS = "remarks"
 # Names whose values are no settings.
-NOT_SETTINGS = frozenset((*MACHINE, CODE, REMARKS, "settings_from"))
+NOT_SETTINGS = frozenset((*MACHINE, CODE, TRAFFIC, REMARKS, "settings_from"))
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class _Resolution:
         """Applies all rules."""
         self.values = values
         self._given, self._settings, self._task = given, settings, task
+        self._end()
         self._clients()
         self._partition()
         self._network()
@@ -169,6 +170,10 @@ class _Resolution:
         """Refuses a setting if it is given."""
         if name in self._given:
             raise SettingError(name, self._given[name], why)
+
+    def _end(self) -> None:
+        if self.values["stop_at_target"] and not self.values["target_accuracies"]:
+            self._refuse("stop_at_target", "give target_accuracies, such as 0.6,0.7.")
 
     def _clients(self) -> None:
         values, given = self.values, self._given
@@ -242,8 +247,8 @@ class _Resolution:
             return
         if not each <= there <= each * clients:
             why = (
-                f"{clients} clients with {each} classes each cannot hold exactly the"
-                f" {there} classes of the task {values['task']}."
+                f"the task {values['task']} has only {there} classes, and the {clients}"
+                f" clients, each with {each} different ones, must hold all."
             )
             raise SettingError("classes_per_client", each, why)
 

@@ -212,6 +212,18 @@ class RunConfig(
         " mean of all clients' latest models",
         choices=("server", "all_clients"),
     )
+    stop_at_target: bool = _of_rounds(
+        False,
+        help="end the run after the round that reaches the largest of"
+        " target_accuracies",
+    )
+    patience: Optional[int] = _of_rounds(
+        None,
+        help="number of rounds without a better accuracy, on held-out examples"
+        " (validation_share), after which the run ends; without validation_share the"
+        " test set decides, which every table remarks",
+        minimum=1,
+    )
     keep_best: bool = _of_files(
         False, help="also keep the model of the round with the best test accuracy"
     )

@@ -7,6 +7,9 @@
     curves.csv   its numbers: one row per method and round
     compute.png  by a client's multiply-adds, with the column mflops; and compute.pdf
 
+With target accuracies, or the columns `seconds` and `megabytes`, also `curves_seconds`
+and `curves_megabytes`, as .png and .pdf.
+
 Optional columns show the results of `bin/analyze hessian` and `bin/analyze cost` in the
 runs' directories (FedAlign's Tables 1 and 5).
 
@@ -28,18 +31,29 @@ from tff_reg.experiment.report import (
     cells,
     differences,
     finished_runs,
+    measures as measures_lib,
     protocol as protocol_lib,
     table as table_lib,
 )
-from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
-from tff_reg.experiment.report.table import Groups, Row, Tuned
+from tff_reg.experiment.report.finished_runs import HOW, ComparisonError
+from tff_reg.experiment.report.measures import Groups
+from tff_reg.experiment.report.table import Row, Tuned
 from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
 
 FILES = (
     *("table.csv", "table.md", "table.tex"),
     *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
+    *("curves_seconds.png", "curves_seconds.pdf"),
+    *("curves_megabytes.png", "curves_megabytes.pdf"),
 )
+_CLIENT = "a client that takes part in every round"
+# For each cost: the picture of accuracy by it, and the label across.
+_BY_COST = {
+    "multiply_adds": ("compute.png", f"Multiply-adds of {_CLIENT} (10^9)"),
+    "seconds": ("curves_seconds.png", "Seconds of training"),
+    "megabytes": ("curves_megabytes.png", f"Megabytes to and from {_CLIENT}"),
+}
 
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
@@ -123,7 +137,7 @@ def tabulate(
             **measures,
         }
     )
-    columns = table_lib.parse_columns(columns)
+    columns = table_lib.parse_columns(columns, asked.target_accuracies)
     groups = _groups(runs, asked.given(), columns, weights)
     if not (baseline and missing):  # Its runs may be the missing ones.
         baseline = differences.baseline_of(baseline, [*groups])
@@ -133,7 +147,7 @@ def tabulate(
         asked.target_accuracies,
         columns,
         weights,
-        table_lib.reaching(groups, measures) if target_accuracies else "",
+        measures_lib.reaching(groups, measures) if target_accuracies else "",
         _protocol(groups, tuned),
         tuned,
         missing,
@@ -146,7 +160,7 @@ def write(table: table_lib.Table, output_dir: files.PathLike, title: str = "") -
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     _write_curves(directory, table, title)
-    _write_compute(directory / "compute.png", table, title)
+    _write_costs(directory, table, title)
     files.write_text(directory / "table.tex", table.latex())
     files.write_text(directory / "table.md", table.markdown())
     files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
@@ -171,6 +185,8 @@ def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
 def _rounds(run: finished_runs.Run) -> Any:
     """The rounds of a run; of how many, if its learning rates depend on that."""
     done, total = run.summary["rounds"], run.config.get("total_rounds")
+    if run.ends_itself:
+        return total
     is_cosine = run.config.get("learning_rate_schedule") == "cosine"
     return f"{done} of {total}" if is_cosine and done != total else done
 
@@ -208,9 +224,10 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
         where = f"{first.path} and {run.path}"
-        if run.summary["rounds"] != first.summary["rounds"]:
+        rounds = first.summary["rounds"]
+        if run.summary["rounds"] != rounds and not run.ends_itself:
             raise ComparisonError(
-                f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
+                f"{where} have {rounds} and {run.summary['rounds']}"
                 " rounds, so they have no mean: end all seeds after the same round, or"
                 " compare them under names of their own."
             )
@@ -243,7 +260,7 @@ def draw(
     across: str = curves.ROUNDS,
 ) -> mpl_figure.Figure:
     """Draws curves of a table's groups, methods by their published names."""
-    up = f"{table_lib.accuracy(table.groups)} (%)"
+    up = f"{measures_lib.accuracy(table.groups)} (%)"
     return curves.draw_curves(published(drawn), title=title, across=across, up=up)
 
 
@@ -274,17 +291,15 @@ def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -
         files.delete(directory / "curves.csv")
 
 
-def _write_compute(path: pathlib.Path, table: table_lib.Table, title: str) -> None:
-    """Draws accuracy by a client's multiply-adds, as in FedMLB's Figs. 2 to 4."""
+def _write_costs(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:
+    """Draws accuracy by what was spent; multiply-adds as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
-    found = []
-    if all(STEP in run.analyses and run.examples for run in runs):
-        found = _curves(
-            table.groups,
-            lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
-        )
-    across = "Multiply-adds of a client that takes part in every round (10^9)"
-    _write_picture(path, table, found, title, across)
+    for cost, (name, across) in _BY_COST.items():
+        is_asked = table.targets or cost in (*table.columns, "multiply_adds")
+        found = []
+        if is_asked and all(cost in run.costs for run in runs):
+            found = _curves(table.groups, lambda run, at, of=cost: run.costs[of][at])
+        _write_picture(directory / name, table, found, title, across)
 
 
 def _curves(

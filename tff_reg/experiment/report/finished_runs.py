@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
@@ -40,6 +41,15 @@ COST_COLUMNS = {
     "rest_mflops": ("other MFLOPs", "forward_rest_mflops"),
     "params": ("params (M)", "stored_params_m"),
 }
+# The cost to a target accuracy: headings.
+TARGET_COLUMNS = {
+    "rounds": "rounds",
+    "megabytes": "MB",
+    "seconds": "s",
+    "multiply_adds": "10^9 multiply-adds",
+}
+# Columns that need `cost.csv`.
+OF_COST = (*COST_COLUMNS, "multiply_adds")
 # The weights of a run that are analysed.
 WEIGHTS = Setting(
     "weights",
@@ -73,6 +83,9 @@ class Run:
       summary: The values of `summary.json`, with the requested rounds and targets.
       accuracies: Test accuracy (0 to 1) by evaluated round.
       all_clients: Test accuracy of the mean of all clients' last models, by round.
+      costs: By round, what a client that takes part in every round has spent: `seconds`
+        of all clients' rounds, `megabytes` received and sent, 10^9 `multiply_adds`; of
+        those that are known.
       examples: Training examples per client of a cohort, accumulated since the first
         round, by round; empty if they are not known.
       analyses: The requested results of the run's analyses, by column.
@@ -83,8 +96,20 @@ class Run:
     summary: Mapping[str, Any]
     accuracies: Mapping[int, float]
     all_clients: Mapping[int, float]
+    costs: Mapping[str, Mapping[int, float]]
     examples: Mapping[int, float]
     analyses: Mapping[str, Any]
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether its accuracies are those on held-out training examples."""
+        return self.config.get("validation_share") is not None
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether the run may end before its last round."""
+        names = ("patience", "stop_at_target")
+        return any(self.config.get(name) for name in names)
 
 
 def read(
@@ -104,14 +129,17 @@ def read(
     text = (directory.path / "metrics.csv").read_text("utf-8")
     table = metrics.MetricsTable.parse(text)
     config = directory.config or {}
+    examples = _examples(table, config)
+    analyses = _analyses(directory.path, summary["rounds"], columns, weights)
     return Run(
         path=directory.path,
         config=config,
         summary=summary,
         accuracies=_by_round(table, metrics.EVALUATION_ACCURACY),
         all_clients=_by_round(table, metrics.ALL_CLIENTS_ACCURACY),
-        examples=_examples(table, config),
-        analyses=_analyses(directory.path, summary["rounds"], columns, weights),
+        costs=_costs(table, config, examples, analyses.get(STEP)),
+        examples=examples,
+        analyses=analyses,
     )
 
 
@@ -158,6 +186,24 @@ def _examples(
     return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
 
 
+def _costs(
+    table: metrics.MetricsTable,
+    config: Mapping[str, Any],
+    examples: Mapping[int, float],
+    step: Optional[float],
+) -> dict[str, dict[int, float]]:
+    rounds = [int(number) for number in table.column(metrics.ROUND)]
+    seconds = itertools.accumulate(table.column(metrics.SECONDS))
+    found = {"seconds": dict(zip(rounds, seconds))}
+    if config.get(identity.TRAFFIC):
+        megabytes = sum(config[identity.TRAFFIC]) / 1e6
+        found["megabytes"] = {number: number * megabytes for number in rounds}
+    if examples and step is not None:
+        of_rounds = {number: n * step / 1e3 for number, n in examples.items()}
+        found["multiply_adds"] = of_rounds
+    return found
+
+
 def _analyses(
     path: pathlib.Path, rounds: int, columns: Sequence[str], weights: str
 ) -> dict[str, Any]:
@@ -171,7 +217,7 @@ def _analyses(
         if asked:
             found.update(_from_hessian(path, of_weights, rounds, asked))
     asked = [name for name in columns if name in COST_COLUMNS]
-    if asked:
+    if asked or "multiply_adds" in columns:
         table = analysis_folder(path, WEIGHTS.default) / "cost.csv"
         try:
             (row,) = tables.from_csv(table.read_text("utf-8"))

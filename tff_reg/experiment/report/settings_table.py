@@ -17,6 +17,7 @@ from tff_reg import curves, files, tables
 from tff_reg.experiment.report import (
     comparison,
     differences,
+    measures,
     protocol as protocol_lib,
     table as table_lib,
 )
@@ -87,7 +88,7 @@ class SettingsTable:
         seeds = span([len(group) for group in self._groups.values()])
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [
-            f"{table_lib.accuracy(self._groups)} (%) after {rounds}: mean ± sample"
+            f"{measures.accuracy(self._groups)} (%) after {rounds}: mean ± sample"
             f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
             "In bold, by setting: the best, and the rows whose 95 % interval of the"
             " paired difference to it includes 0."
@@ -122,7 +123,7 @@ class SettingsTable:
             for heading, table in self.tables.items()
         }
         panels = {heading: drawn for heading, drawn in panels.items() if drawn}
-        up = f"{table_lib.accuracy(self._groups)} (%)"
+        up = f"{measures.accuracy(self._groups)} (%)"
         return curves.draw_panels(panels, up=up) if panels else None
 
     def write(self, output_dir: files.PathLike) -> None:

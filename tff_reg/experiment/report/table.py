@@ -17,6 +17,7 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     differences,
+    measures,
     protocol as protocol_lib,
 )
 from tff_reg.experiment.report.cells import (
@@ -32,9 +33,10 @@ from tff_reg.experiment.report.finished_runs import (
     HESSIAN_COLUMNS,
     HOW,
     STEP,
-    ComparisonError,
+    TARGET_COLUMNS,
     Run,
 )
+from tff_reg.experiment.report.measures import Groups
 from tff_reg.experiment.report.tuned import CAPTION, Tuned
 from tff_reg.experiment.rounds import (
     description,
@@ -75,20 +77,20 @@ _MODELS = {
     "all_clients": "the mean of all clients' last models",
     "best": "the server's model of the best round",
 }
-COLUMNS = (*SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
+COLUMNS = (*SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, *TARGET_COLUMNS)
 COLUMNS_SETTING = Setting(
     "columns",
     str,
     (),
-    "columns of table.md, as of FedAlign's Tables 1 and 5; runs are analysed for them"
-    " if they are not yet",
+    "columns of table.md, as of FedAlign's Tables 1 and 5; rounds, megabytes, seconds"
+    " and multiply_adds are those to target_accuracies; runs are analysed if they are"
+    " not yet",
     is_tuple=True,
     choices=COLUMNS,
 )
 _DIGITS = {"mflops": 1, "rest_mflops": 3}
 
 Row = dict[str, Union[str, int, float, None]]
-Groups = Mapping[str, Sequence[Run]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,12 +149,11 @@ class Table:
         """Returns what a row has the mean and the deviation of."""
         summary, rounds = run.summary, self.rounds
         at = summary["accuracy_at_rounds"] if rounds else {}
-        targets = summary["rounds_to_target"] if self.targets else {}
         return {
             "accuracy": summary["final_accuracy"],
             **{key: summary.get(key) for key in self._shares},
             **{name: v for name, v in run.analyses.items() if name not in (HOW, STEP)},
-            **{f"rounds_to_{t}": targets[str(t)] for t in self.targets},
+            **{k: v for t in self.targets for k, v in _to_target(run, t).items()},
             **{f"ema_accuracy_at_{r}": at[str(r)]["ema_accuracy"] for r in rounds},
         }
 
@@ -201,7 +202,13 @@ class Table:
 
     @property
     def _last(self) -> list[int]:
-        return [group[0].summary["rounds"] for group in self.groups.values()]
+        groups = self.groups.values()
+        return [max(run.summary["rounds"] for run in group) for group in groups]
+
+    @property
+    def _rounds(self) -> str:
+        runs = itertools.chain(*self.groups.values())
+        return span([run.summary["rounds"] for run in runs])
 
     def markdown(self) -> str:
         """Returns the text of `table.md`."""
@@ -261,6 +268,11 @@ class Table:
             found = rounds_to(rows, target, self._last)
             key = f"rounds_to_{target}"
             cells[f"rounds to {100 * target:g} %"] = self._best(found, key, min)
+            for name in TARGET_COLUMNS:
+                if name in self.columns and name != "rounds":
+                    found = numbers(rows, f"{name}_to_{target}", ".4g")
+                    head = f"{TARGET_COLUMNS[name]} to {100 * target:g} %"
+                    cells[head] = found
         if not self.columns or "seconds" in self.columns:
             cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
         return cells
@@ -276,6 +288,12 @@ class Table:
             )
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
+        runs = [run for group in self.groups.values() for run in group]
+        if any(r.config.get("patience") and not r.is_held_out for r in runs):
+            notes.append(
+                "WARNING: the test set decided when runs end (patience without"
+                " validation_share), so their accuracies are too high."
+            )
         configs = {name: [r.config for r in g] for name, g in self.groups.items()}
         remarks = [
             c.get(identity.REMARKS, ()) for each in configs.values() for c in each
@@ -321,9 +339,9 @@ class Table:
         )
 
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
-        accuracy_of = accuracy(self.groups)
+        accuracy_of = measures.accuracy(self.groups)
         texts = [
-            f"{accuracy_of} after {progress.count(span(self._last), 'round')}: mean ±"
+            f"{accuracy_of} after {progress.count(self._rounds, 'round')}: mean ±"
             " sample standard deviation (n - 1) over seeds; one seed has no deviation."
         ]
         if "held-out" in accuracy_of.lower():
@@ -353,12 +371,22 @@ class Table:
                 f"Rounds to a target: the first in which {self.reaching} reaches it;"
                 " with a + where a seed never did."
             )
+        if set(TARGET_COLUMNS) & set(columns) and self.reaching:
+            texts.append(
+                "MB and multiply-adds to a target: received, sent and computed by a"
+                " client that takes part in every round; s: of training, on the machine"
+                " of the runs."
+            )
         return " ".join(texts)
 
 
-def parse_columns(names: Sequence[str]) -> list[str]:
-    """Checks the names of columns."""
+def parse_columns(names: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
+    """Checks the names of columns, of which some need targets."""
     COLUMNS_SETTING.check(tuple(names))
+    lacking = [name for name in names if name in TARGET_COLUMNS and name != "seconds"]
+    if lacking and not targets:
+        why = f"{lacking[0]} is that to an accuracy: give target_accuracies."
+        raise SettingError("columns", tuple(names), why)
     return list(dict.fromkeys(names))
 
 
@@ -387,40 +415,17 @@ def _row(name: str, values: Sequence[Mapping[str, Any]], group: Sequence[Run]) -
     }
 
 
+def _to_target(run: Run, target: float) -> dict[str, Optional[float]]:
+    """Returns the cost to a target by column; None if it is not reached or known."""
+    reached = run.summary["rounds_to_target"][str(target)]
+    costs = {name: each.get(reached) for name, each in run.costs.items()}
+    found = {"rounds": reached, "megabytes": None, **costs}
+    return {f"{name}_to_{target}": value for name, value in found.items()}
+
+
 def _usual(rows: Sequence[Row]) -> list[str]:
     """Returns the default columns."""
     others = ("all_clients", "clients_mean", "clients_worst_tenth", "finetuned_mean")
     keys = {name: f"{SHARES[name][1]}_mean" for name in others}
     known = [n for n in others if any(r.get(keys[n]) is not None for r in rows)]
     return ["accuracy", "ema", *known]
-
-
-def accuracy(groups: Groups) -> str:
-    """Returns the description of the accuracies, such as `Test accuracy on digits`."""
-    runs = [run for group in groups.values() for run in group]
-    tasks = {run.summary["task"] for run in runs}
-    (task,) = tasks if len(tasks) == 1 else (None,)
-    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
-    on = f" on {task}" if task else ""
-    return f"{tested.capitalize()} accuracy{on}"
-
-
-def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
-    """Returns the measure that has to reach targets, in words."""
-    found = set()
-    for run in (run for group in groups.values() for run in group):
-        given = {name: each for name, each in measures.items() if each}
-        says = {**run.config, **given}
-        is_raw = says.get("target_measure") == "raw"
-        is_of_all = says.get("target_model") == "all_clients"
-        if is_of_all and not run.all_clients:
-            raise ComparisonError(
-                f"{run.path} was not made with averages_all_clients: there is no mean"
-                " of all clients' models whose accuracy could reach a target."
-            )
-        found.add((is_raw, is_of_all))
-    if len(found) > 1:
-        return "what each run's settings name"
-    ((is_raw, is_of_all),) = found
-    measure = "the accuracy" if is_raw else "the accuracy's moving average"
-    return measure + (" of the mean of all clients' models" if is_of_all else "")

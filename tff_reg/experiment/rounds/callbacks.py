@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import curves, files
-from tff_reg.experiment.rounds import directory as directory_lib, metrics
+from tff_reg.experiment.rounds import directory as directory_lib, metrics, summary
 from tff_reg.lazy import np, tf
 
 Row = dict[str, Optional[float]]
@@ -240,6 +240,41 @@ class TensorBoard(Callback):
             for name, value in row.items():
                 if name != metrics.ROUND and value is not None:
                     tf.summary.scalar(name, value)
+
+
+class EarlyStopping(Callback):
+    """Ends a run whose accuracy no longer improves, or that has reached its targets.
+
+        experiment.train(..., callbacks=[experiment.EarlyStopping(patience=5)])
+
+    `bin/run --patience=5` and `--stop_at_target` do so, too. Only rounds that were
+    evaluated count.
+    """
+
+    def __init__(self, patience: Optional[int] = None, *, at_target: bool = False):
+        """Sets when a run ends.
+
+        Args:
+          patience: The number of rounds without a better accuracy after which it ends.
+          at_target: Whether it ends once the largest of the run's `target_accuracies`
+            is reached.
+        """
+        self._patience, self._at_target = patience, at_target
+
+    def on_round(self, run: Run, row: Row) -> Optional[str]:
+        if row.get(metrics.EVALUATION_ACCURACY) is None:
+            return None
+        if self._at_target:
+            target = summary.target_reached(run.table, run.settings)
+            if target is not None:
+                return f"{summary.REACHED} {target:g}"
+        found = enumerate(run.column(metrics.EVALUATION_ACCURACY), start=1)
+        known = [(value, -number) for number, value in found if not math.isnan(value)]
+        best = -max(known, default=(0.0, 0))[1]
+        if self._patience and run.rounds_done - best >= self._patience:
+            tested = metrics.tested(run.settings)
+            return f"no better {tested} accuracy in {self._patience} rounds"
+        return None
 
 
 # Those to which an evaluation out of turn is told, too.

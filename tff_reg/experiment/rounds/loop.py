@@ -23,6 +23,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.training import traffic
 
 if TYPE_CHECKING:
     from tff_reg.experiment.rounds.client_evaluation import ClientResults
@@ -159,7 +160,8 @@ class Rounds:
             self._settings["process.hparams"] = hparams
         if not self._training.overwrite:
             directory.check(self._settings)
-        config = {**self._settings, **identity.machine()}
+        sent = {identity.TRAFFIC: traffic.bytes_per_client(process)}
+        config = {**self._settings, **identity.machine(), **sent}
         directory.begin(_as_json(config), overwrite=self._training.overwrite)
 
     def _restore(self, directory: directory_lib.RunDirectory) -> None:
@@ -174,8 +176,7 @@ class Rounds:
             stopped = run.kept(_STOPPED)
             if stopped is not None:
                 stopped = json.loads(stopped)
-                # A request for more rounds continues the run.
-                if run.total_rounds <= stopped["total_rounds"]:
+                if not summary_lib.goes_on(stopped, run.table, self._settings):
                     run.stopped_early = stopped
             run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
             if changed := identity.other_code(directory.config or {}):

@@ -17,6 +17,7 @@ from tff_reg.experiment.config.run_config import (
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
+    callbacks as callbacks_lib,
     client_evaluation,
     description,
     directory as directory_lib,
@@ -200,6 +201,10 @@ class CheckedRun:
         )
         process = build_process(config, task, model_aggregator=aggregator)
         is_central = config.process == "central"
+        stopping = callbacks_lib.EarlyStopping(
+            config.patience, at_target=config.stop_at_target
+        )
+        given = of_training.pop("callbacks", ())
         return Training(
             process,
             task.client_data.pooled() if is_central else task.client_data,
@@ -218,6 +223,7 @@ class CheckedRun:
             settings=settings,
             weight_names=evaluation.weight_names,
             progress=progress,
+            callbacks=[stopping, *given],
             **of_training,
         )
 

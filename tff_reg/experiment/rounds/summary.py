@@ -18,6 +18,8 @@ from tff_reg.experiment.rounds import metrics, privacy
 EMA_MOMENTUM = 0.9
 # The reason and `total_rounds` of a run that a callback ended; only in such a summary.
 STOPPED_EARLY = "stopped_early"
+# The beginning of the reason of `stop_at_target`.
+REACHED = "it has reached the target accuracy"
 
 # Metrics that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
@@ -162,6 +164,30 @@ def _largest(values: Iterable[float]) -> Optional[float]:
     return max(filter(math.isfinite, values), default=None)
 
 
+def target_reached(
+    table: metrics.MetricsTable, settings: Mapping[str, Any]
+) -> Optional[float]:
+    """Returns the largest target accuracy if a round has reached it."""
+    rows, target = table.rows(), max(settings["target_accuracies"])
+    measured = _measured(rows, metrics.EVALUATION_ACCURACY)
+    of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+    found = _on_demand(measured, of_all, settings)
+    return None if found["rounds_to_target"][str(target)] is None else target
+
+
+def goes_on(
+    stopped: Mapping[str, Any],
+    table: metrics.MetricsTable,
+    settings: Mapping[str, Any],
+) -> bool:
+    """Returns whether settings ask for more of a run that ended early."""
+    if settings["total_rounds"] > stopped["total_rounds"]:
+        return True
+    is_of_target = stopped["reason"].startswith(REACHED)
+    asks = is_of_target and settings.get("stop_at_target", False)
+    return asks and target_reached(table, settings) is None
+
+
 def of_finished_run(
     directory: Any, settings: Mapping[str, Any]
 ) -> Optional[dict[str, Any]]:
@@ -182,6 +208,8 @@ def of_finished_run(
     if summary["rounds"] != stored["rounds"]:
         return None
     if STOPPED_EARLY in stored:
+        if goes_on(stored[STOPPED_EARLY], table, settings):
+            return None
         summary[STOPPED_EARLY] = stored[STOPPED_EARLY]
     return summary
 

@@ -59,7 +59,7 @@ def analyses_for(
         for kind in (
             finished_runs.FLATNESS_COLUMNS,
             finished_runs.CLIENTS_COLUMNS,
-            finished_runs.COST_COLUMNS,
+            finished_runs.OF_COST,
         )
     )
     server = finished_runs.WEIGHTS.default
