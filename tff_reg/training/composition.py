@@ -33,6 +33,7 @@ from tff_reg.training import (
     schedules,
     server as server_lib,
     stateful,
+    update_drift,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
@@ -44,6 +45,7 @@ Process = Union[
 _ARGUMENTS = (
     "client_data",
     "client_optimizer_fn",
+    "measures_drift",
     "metrics_aggregator",
     "model_aggregator",
     "model_distributor",
@@ -83,6 +85,7 @@ def build_regularized(
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
     population: Optional[local_training.Population] = None,
     debug_eager: bool = False,
+    measures_drift: bool = False,
 ) -> Process:
     """Builds federated averaging with any combination of methods.
 
@@ -106,6 +109,8 @@ def build_regularized(
       learning_rate_schedule: Factor on the client learning rate, per round.
       population: Number and sizes of all clients; some methods need them.
       debug_eager: Whether hooks run eagerly (slow; in-process runtime only).
+      measures_drift: Whether the metrics have norms, cosines and divergence of the
+        clients' updates, see `update_drift`; not with a `model_aggregator`.
 
     Returns:
       A `StatefulLearningProcess` if clients have memories (MOON, drift corrections),
@@ -141,12 +146,17 @@ def build_regularized(
         client_weighting=client_weighting,
         metrics_aggregator=metrics_aggregator,
     )
+    if measures_drift and model_aggregator is not None:
+        raise ValueError(
+            "measures_drift needs the plain mean: leave the model_aggregator out."
+        )
     process = _compose(
         description_lib.describe(model_fn, training),
         server_optimizer,
         model_distributor,
         model_aggregator,
         build_work,
+        measures_drift,
     )
     known = getattr(given["model_fn"], "digests", {})
     left_out = {"debug_eager", "model_fn" if known else ""}
@@ -164,6 +174,7 @@ def _compose(
     model_distributor: Optional[tff.learning.templates.DistributionProcess],
     model_aggregator: Optional[aggregators.AggregationFactory],
     build_work: Callable[..., client_work_lib.ClientWork],
+    measures_drift: bool,
 ) -> Process:
     """Composes the process of a described model and its methods."""
     training, weights_type = description.training, description.weights_type
@@ -191,6 +202,9 @@ def _compose(
         has_statistics=description.has_statistics,
         needing_exact=[m.name for m in training.methods if exact in m.needs],
     )
+    if measures_drift:
+        groups = update_drift.groups_of(description.model_fn())
+        aggregator = update_drift.measured(aggregator, description.update_type, groups)
     parts = stateful.Parts(
         description.initial_weights,
         _distributor(description, model_distributor),

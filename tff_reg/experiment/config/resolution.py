@@ -370,12 +370,12 @@ class _Resolution:
         process = self.values["process"]
         if process not in catalogue.REFERENCES:
             return
-        names = ["aggregator", "averages_all_clients"]
+        names = ["aggregator", "averages_all_clients", "drift"]
         if process == "local":
             names += ["keep_best", "finetune_epochs"]
             if self.values["client_evaluation"] is None:
                 self.values["client_evaluation"] = 0
-        for name, usual in zip(names, ("mean", False, False, None)):
+        for name, usual in zip(names, ("mean", False, False, False, None)):
             if self.values[name] != usual:
                 why = (
                     f"process={process} has no model that clients share; leave it out."

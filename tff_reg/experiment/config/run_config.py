@@ -188,6 +188,12 @@ class RunConfig(
         " client trained for so many more epochs on its own examples",
         minimum=1,
     )
+    drift: bool = _of_files(
+        False,
+        help="measures in each round how far the clients' updates drift apart: norm,"
+        " cosine to their mean, divergence, of all weights and of each block",
+        only_with={"aggregator": ("mean",)},
+    )
     accuracy_at_rounds: tuple[int, ...] = _read_off(
         (),
         help="rounds, such as 500,1000, whose test accuracy summary.json lists",

@@ -8,7 +8,8 @@ r"""The directory of a run: its owner, config and files.
     final_weights.npz   \\
     accuracy.png         > when the run is finished
     summary.json        /
-    clients.csv, clients.png, per_class.csv, also then, with client_evaluation
+    clients.csv, clients.png, per_class.csv, also then, with client_evaluation; and
+    drift.png           with drift
     final_all_clients_weights.npz, also when the run is finished, if the server keeps
                         the mean of all clients' last models
     best_weights.npz    the server's model after the best round so far, if it is kept
@@ -58,7 +59,7 @@ ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
 BEST_WEIGHTS = "best_weights.npz"
 PICTURE = "accuracy.png"
 CLIENTS, CLASSES = "clients.csv", "per_class.csv"
-CLIENTS_PICTURE = "clients.png"
+CLIENTS_PICTURE, DRIFT_PICTURE = "clients.png", "drift.png"
 ANALYSIS = "analysis"
 
 
@@ -251,7 +252,7 @@ class RunDirectory:
     def delete_results(self, and_analyses: bool) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
         names = ["summary.json", PICTURE, WEIGHTS, ALL_CLIENTS_WEIGHTS]
-        names += [CLIENTS, CLASSES, CLIENTS_PICTURE]
+        names += [CLIENTS, CLASSES, CLIENTS_PICTURE, DRIFT_PICTURE]
         for name in [*names, ANALYSIS] if and_analyses else names:
             files.delete(self.path / name)
 

@@ -16,6 +16,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
+    drift,
     metrics,
     process_state,
     progress as progress_lib,
@@ -390,6 +391,8 @@ class Rounds:
         if self._directory is not None and drawn:
             picture = self._directory.path / directory_lib.PICTURE
             curves.write_curves(picture, drawn)
+        if self._directory is not None:
+            drift.write(self._directory.path / directory_lib.DRIFT_PICTURE, run.table)
         if self._clients is None:  # An earlier process may have measured them.
             evaluate = self._training.client_evaluation
             self._clients = evaluate and evaluate(self._state, run.rounds_done)

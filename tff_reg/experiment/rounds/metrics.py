@@ -18,6 +18,7 @@ TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
 NOT_FINITE = "/not_finite"
+DRIFT = "drift"
 # Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
@@ -61,7 +62,8 @@ def tested(settings: Mapping[str, Any]) -> str:
 def round_metrics(metrics: Any) -> dict[str, Any]:
     """Returns the scalars of the metrics of `LearningProcess.next` by their columns.
 
-    `client_work/train/NAME` becomes `training/NAME`, anything else keeps its path.
+    `client_work/train/NAME` becomes `training/NAME`, `aggregator/drift/NAME` becomes
+    `drift/NAME`, anything else keeps its path.
     """
     training, others = {}, {}
     for path, leaf in tree.flatten_with_path(metrics):
@@ -72,7 +74,8 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
         if parts[:2] == ["client_work", "train"]:
             training["training/" + "/".join(parts[2:])] = value[()]
         else:
-            others["/".join(parts)] = value[()]
+            start = 1 if parts[:2] == ["aggregator", DRIFT] else 0
+            others["/".join(parts[start:])] = value[()]
     if TRAINING_ACCURACY not in training:
         for name in _ACCURACY_NAMES:
             if f"training/{name}" in training:

@@ -271,6 +271,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         config.strengths,
         mean_examples=mean_examples,
         debug_eager=config.debug_eager,
+        measures_drift=config.drift,
         **_form(task),
         **arguments,
     )

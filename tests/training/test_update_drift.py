@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from tests.experiment.own_runs import run_own
+from tff_reg import settings, training
+from tff_reg.experiment import RunConfig
+from tff_reg.lazy import tff
+from tff_reg.training import update_drift
+
+
+def test_drift_follows_from_means(in_process):
+    updates = [[[3.0, 4.0], [1.0]], [[0.0, 5.0], [-2.0]], [[0.0, 0.0], [0.0]]]
+    updates = [[np.array(part, np.float32) for part in each] for each in updates]
+    weights = np.array([1.0, 3.0, 0.0], np.float32)
+    kind = tff.types.to_type([(np.float32, [2]), (np.float32, [1])])
+    aggregator = tff.aggregators.MeanFactory().create(kind, tff.TensorType(np.float32))
+    groups = {"all": [0, 1], "head": [1]}
+    process = update_drift.measured(aggregator, kind, groups)
+    output = process.next(process.initialize(), updates, [*weights])
+    shares = weights / weights.sum()
+    for name, places in groups.items():
+        rows = np.array([np.concatenate([u[i] for i in places]) for u in updates])
+        mean, norms = shares @ rows, np.linalg.norm(rows, axis=1)
+        length, found = np.linalg.norm(mean), output.measurements["drift"][name]
+        cosines = rows @ mean / np.where(norms == 0, 1, norms) / length
+        assert found["norm"] == pytest.approx(shares @ norms)
+        assert found["cosine"] == pytest.approx(shares @ cosines, rel=1e-5)
+        squares = ((rows - mean) ** 2).sum(axis=1)
+        divergence = np.sqrt(shares @ squares) / length
+        assert found["divergence"] == pytest.approx(divergence, rel=1e-5)
+
+
+def test_a_run_is_the_same_with_it_and_has_columns_for_blocks(tmp_path):
+    given = dict(process="scaffold", total_rounds=2, metrics={}, sample_fn=None)
+    plain, measured = (
+        run_own(**given),
+        run_own(**given, drift=True, output_dir=tmp_path),
+    )
+    for one, other in zip(plain.weights.trainable, measured.weights.trainable):
+        np.testing.assert_array_equal(one, other)
+    last = measured.rows[-1]
+    whole, *blocks = (last[f"drift/{g}/norm"] for g in ("all", "block1", "classifier"))
+    assert max(blocks) < whole <= sum(blocks)
+    assert (tmp_path / "drift.png").exists()
+
+
+def test_sums_alone_do_not_show_drift():
+    with pytest.raises(settings.SettingError, match="is for aggregator=mean, not dp"):
+        RunConfig(process="fedavg", drift=True, aggregator="dp").resolved()
+    private = training.aggregators.build_model_aggregator("robust", clients_per_round=2)
+    with pytest.raises(ValueError, match="measures_drift needs the plain mean"):
+        given = dict(model_aggregator=private, measures_drift=True)
+        training.build("fedavg", lambda: None, **given)

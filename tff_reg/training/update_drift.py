@@ -1,0 +1,76 @@
+"""How far the clients of a round drift apart, measured on their updates.
+
+Of the updates u_i that are averaged with the weights p_i to their mean m: the norm
+sum_i p_i |u_i|, the cosine sum_i p_i <u_i, m> / (|u_i| |m|), and the divergence
+sqrt(sum_i p_i |u_i - m|^2) / |m|. All follow from means over the clients: no update is
+kept.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+
+
+def groups_of(model: Any) -> dict[str, list[int]]:
+    """Returns which trainable variables are in `all` and in each block of a network."""
+    places = {v.ref(): index for index, v in enumerate(model.trainable_variables)}
+    groups = {"all": [*places.values()]}
+    if network := getattr(model, "network", None):
+        for name, block in zip(network.block_names, network.blocks):
+            refs = [variable.ref() for variable in block.trainable_variables]
+            if own := [places[ref] for ref in refs if ref in places]:
+                groups[name] = own
+    return groups
+
+
+def measured(
+    aggregator: tff.templates.AggregationProcess,
+    update_type: tff.types.Type,
+    groups: Mapping[str, Sequence[int]],
+) -> tff.templates.AggregationProcess:
+    """Adds the measurement `drift` to an aggregation, whose result stays the same."""
+
+    def by_group(update: Any) -> list[tf.Tensor]:
+        weights = tf.nest.flatten(getattr(update, "trainable", update))
+        flat = [tf.reshape(each, [-1]) for each in weights]
+        return [tf.concat([flat[i] for i in own], axis=0) for own in groups.values()]
+
+    @tff.tensorflow.computation(update_type)
+    def of_client(update: Any):
+        vectors = by_group(update)
+        norms = [tf.norm(each) for each in vectors]
+        units = [tf.math.divide_no_nan(v, norm) for v, norm in zip(vectors, norms)]
+        return tf.stack(norms), tf.stack(norms) ** 2, units
+
+    @tff.tensorflow.computation(update_type, of_client.type_signature.result)
+    def of_all(mean: Any, clients: Any):
+        norms, squares, units = clients
+        found: dict[str, Any] = collections.OrderedDict()
+        for index, (name, vector) in enumerate(zip(groups, by_group(mean))):
+            length = tf.norm(vector)
+            inner = tf.reduce_sum(units[index] * vector)
+            variance = tf.maximum(squares[index] - length**2, 0.0)
+            found[name] = collections.OrderedDict(
+                norm=norms[index],
+                cosine=tf.math.divide_no_nan(inner, length),
+                divergence=tf.math.divide_no_nan(tf.sqrt(variance), length),
+            )
+        return found
+
+    @tff.federated_computation(*aggregator.next.type_signature.parameter)
+    def next_fn(state: Any, updates: Any, weights: Any):
+        output = aggregator.next(state, updates, weights)
+        clients = tff.federated_mean(tff.federated_map(of_client, updates), weights)
+        drift = tff.federated_map(of_all, (output.result, clients))
+        measurements = tff.federated_zip(collections.OrderedDict(drift=drift))
+        return tff.templates.MeasuredProcessOutput(
+            output.state, output.result, measurements
+        )
+
+    return tff.templates.AggregationProcess(aggregator.initialize, next_fn)
