@@ -219,5 +219,5 @@ bin/bench growth [--sweeps=NAME] [--visits=N] [--quick] [--json=FILE] [--plot=PN
   1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time, and along
   10,000 visits of clients of SCAFFOLD. Ten minutes, or five with --quick, which leaves
   the largest out. Sweeps: clients_held, clients_per_round, megabytes,
-  clients_in_parallel, visits; --sweeps may be given several times.""",
+  clients_in_parallel, tensors, visits; --sweeps may be given several times.""",
 )

@@ -11,6 +11,7 @@ turns of one round, so that other work on the machine affects all of them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pathlib
 import statistics
@@ -29,6 +30,7 @@ from tff_reg.lazy import np
 from tff_reg.runtime import devices
 
 _PYTORCH = "pytorch"
+_KERNELS = "kernels"
 # Seconds between looks at a program's memory.
 _BETWEEN_LOOKS = 0.2
 # Measured rounds of each, in full and with `--quick`.
@@ -85,6 +87,7 @@ SYSTEMS = {
     "pfl": System("pfl-research", "pfl_research", "torch"),
     "fedjax": System("FedJAX", "fedjax_rounds", "jax"),
     "tff": System("TFF's runtime", "own", None, ("tff", "1"), None),
+    _KERNELS: System("its kernels alone", "kernels_alone", None, ("2",), 2),
     "tff_reg_1": System("tff_reg", "own", None, ("in_process", "1"), methods=_ALL),
     "tff_reg_2": System("tff_reg", "own", None, ("in_process", "2"), 2, methods=_ALL),
     "tff_pins_2": System(
@@ -221,7 +224,7 @@ def rows_of(
     seconds: Mapping[str, Sequence[float]],
     more: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The median times of a case, and their ratios to PyTorch's time.
+    """The median times of a case, and their ratios to PyTorch's and the kernels' time.
 
     Args:
       case: Its name.
@@ -232,6 +235,7 @@ def rows_of(
       JSON values by name, for each of `seconds`.
     """
     pytorch = statistics.median(seconds[_PYTORCH])
+    kernels = statistics.median(seconds.get(_KERNELS, [math.nan]))
     return [
         {
             "case": case,
@@ -239,6 +243,7 @@ def rows_of(
             "clients_in_parallel": SYSTEMS[name].in_parallel or devices.cores(),
             "seconds_median": round(statistics.median(found), 4),
             "ratio_to_pytorch": round(statistics.median(found) / pytorch, 4),
+            "ratio_to_kernels": round(statistics.median(found) / kernels, 4),
             "seconds_min": round(min(found), 4),
             "seconds_max": round(max(found), 4),
             "rounds": len(found),
@@ -305,6 +310,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 "clients at a time": str(row["clients_in_parallel"]),
                 "seconds (median)": f"{row['seconds_median']:.3f}",
                 "to PyTorch": f"{row['ratio_to_pytorch']:.2f}",
+                "to its kernels": f"{row['ratio_to_kernels']:.2f}",
                 "first round": f"{row['seconds_first']:.1f}",
                 "start": f"{row['seconds_start']:.1f}",
                 "peak MB": str(row["peak_mb"]),
@@ -340,9 +346,9 @@ bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE
   The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
   channels_last, a process a core), Flower's simulation, fluke, BlazeFL (with Python
   3.12 or 3.13 on PATH), pfl-research, FedJAX, TFF's own runtime and here, with one
-  client and two at a time, also in the lane tff_pins. Half an
-  hour, or a quarter with --quick. The first call installs the others into build/peers
-  (4 GB).
+  client and two at a time, also in the lane tff_pins; beside them the network's
+  kernels alone (FedAvg, two at a time). Half an hour, or a quarter with --quick. The
+  first call installs the others into build/peers (4 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

@@ -1,5 +1,6 @@
 """The parts of the comparison with other simulators that can be wrong."""
 
+import collections
 import sys
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.shared import asking, cases
-from benchmarks.simulators import serving
+from benchmarks.simulators import kernels_alone, own, serving
 
 _SIZE = cases.Size("resnet8", "batch", (8, 8, 1), 2, 6, 4)
 # A program that is no simulator: a round adds 1 to the first weight.
@@ -48,6 +49,27 @@ def test_a_program_is_asked_for_rounds_and_weights(tmp_path):
         assert 1e6 < peak[0] < 1e9
         weights = cases.weights_of(program, str(tmp_path))
     assert [w[0, 0] for w in weights] == [1, *range(1, 12)]
+
+
+def test_a_rounds_kernels_are_those_of_its_steps():
+    case = _case(network="resnet8", norm="batch")
+    model = own.model_fn_of(case)()
+    kernels = kernels_alone.of_step(model, case, 4)
+    convolutions, units = 9, 7  # Two of the convolutions are in shortcuts.
+    assert collections.Counter(each.type for each in kernels) == {
+        "Conv2D": convolutions,
+        "Conv2DBackpropFilter": convolutions,
+        "Conv2DBackpropInput": convolutions - 1,
+        "FusedBatchNormV3": convolutions,
+        "FusedBatchNormGradV3": convolutions,
+        "Relu": units,
+        "ReluGrad": units,
+        "MatMul": 3,
+    }
+    kernels_alone.alone(kernels)()
+    seconds = {"pytorch": [3.0], "kernels": [1.0], "tff_reg_2": [1.5]}
+    rows = peers.rows_of("digits", seconds, dict.fromkeys(seconds, {}))
+    assert [row["ratio_to_kernels"] for row in rows] == [3.0, 1.0, 1.5]
 
 
 @pytest.mark.slow
