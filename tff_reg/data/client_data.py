@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import pickle
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -41,7 +42,7 @@ class Recipe:
     that used them.
 
     Attributes:
-      name: Name of the examples.
+      whose: The number of the client data in this process, and the client.
       num_bytes: Size of the examples.
       examples: Returns the examples, in this process.
       make: Builds the data set from the examples; can be pickled.
@@ -49,11 +50,17 @@ class Recipe:
         be pickled. None unless `ArrayClientData.load_by` was called.
     """
 
-    name: Any
+    whose: tuple[int, str]
     num_bytes: int
     examples: Callable[[], Any]
     make: Callable[[Any], tf.data.Dataset]
     load: Optional[Callable[[], Any]]
+
+    @functools.cached_property
+    def name(self) -> tuple:
+        """Names the examples; arrays that were changed in place have another name."""
+        arrays = [each.reshape(-1).view(np.uint8) for each in self.examples().values()]
+        return (*self.whose, *map(zlib.crc32, arrays))
 
 
 class ArrayClientData(tff.simulation.datasets.ClientData):
@@ -141,6 +148,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         self._x = x
         self._y = y.astype(np.int32, copy=False)
         self._number = next(_numbers)
+        self._parts: Optional[ArrayClientData] = None
         self._load: Optional[tuple[bytes, dict[str, str]]] = None
 
     @property
@@ -195,7 +203,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
     def pooled(self) -> ArrayClientData:
         """Returns one client with all clients' examples, and these digests."""
         whole = ArrayClientData(self._x, self._y, [self._positions], ["everyone"])
-        whole.digests = self.digests
+        whole._parts = self
         return whole
 
     @property
@@ -296,7 +304,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         examples = self.client_examples(client_id)
         dataset = make(examples)
         dataset.recipe = Recipe(
-            name=(self._number, client_id),
+            whose=(self._number, client_id),
             num_bytes=sum(array.nbytes for array in examples.values()),
             examples=functools.partial(self.client_examples, client_id),
             make=make,
@@ -313,9 +321,11 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """
         self._load = (pickle.dumps(build), self.digests)
 
-    @functools.cached_property
+    @property
     def digests(self) -> dict[str, str]:
-        """Digests of the examples and of their split."""
+        """Digests of the examples, as they are now, and of their split."""
+        if self._parts is not None:
+            return self._parts.digests
         positions = [self.client_positions(name) for name in self._client_ids]
         return {
             digests.EXAMPLES: digests.of_examples(self._x, self._y),

@@ -218,6 +218,8 @@ def _compare(arguments: Arguments) -> Comparison:
                 groups,
                 accuracy_at_rounds=first.accuracy_at_rounds,
                 target_accuracies=first.target_accuracies,
+                target_measure=first.target_measure,
+                target_model=first.target_model,
                 tuned=tuned,
                 missing=list(failed),
                 baseline=request.baseline,

@@ -33,6 +33,7 @@ _OF_DATA = ("batch_size", "local_epochs", "drop_remainder", "same_local_steps")
 _REPLACED = {
     "client_optimizer_fn": (
         "client_learning_rate",
+        "client_learning_rates",
         "client_momentum",
         "client_nesterov",
         "client_weight_decay",
@@ -205,6 +206,8 @@ class ProcessSettings(PopulationSettings):
         # The projector belongs to the model, not to the process.
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
+        if rates := changes.get("client_learning_rates"):
+            own["client_learning_rate"] = rates[0]
         if changes.get("client_momentum") == 0:
             own["client_nesterov"] = False  # As a run's settings.
         return cls(**{**own, **changes})
@@ -226,8 +229,8 @@ def check_chosen(
         both = [name for name in replaced if name in chosen]
         if both and rest.get(argument) is not None:
             raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
-    is_cosine = chosen.get("learning_rate_schedule") == "cosine"
-    if is_cosine and "total_rounds" not in chosen:
+    is_cosine = settings.learning_rate_schedule == "cosine"
+    if is_cosine and "total_rounds" not in chosen:  # The paper may have the schedule.
         raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
     is_exponential = chosen.get("learning_rate_schedule") == "exponential"
     if is_exponential and settings.learning_rate_decay == 1.0:

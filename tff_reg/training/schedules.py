@@ -141,7 +141,10 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
 
 
 def of(settings: ProcessSettings) -> Schedule:
-    """Builds the learning-rate schedule from the settings of a process."""
+    """Builds the learning-rate schedule from the settings of a process.
+
+    Its factors are relative to `client_learning_rate`, the rate that does not decay.
+    """
     rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
     builders = {
         "listed": lambda: listed([each / rate for each in rates]),

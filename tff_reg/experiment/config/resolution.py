@@ -304,12 +304,15 @@ class _Resolution:
                 client_learning_rate=rates[0],
                 client_learning_rates=rates,
             )
-        elif (
-            values["learning_rate_schedule"] == "listed"
-            and not values["client_learning_rates"]
-        ):
-            why = "it is missing; the listed schedule needs it."
-            raise SettingError("client_learning_rates", None, why)
+        elif values["learning_rate_schedule"] == "listed":
+            rates = values["client_learning_rates"]
+            if not rates:
+                why = "it is missing; the listed schedule needs it."
+                raise SettingError("client_learning_rates", None, why)
+            if rate != rates[0]:
+                why = "client_learning_rates has the rate of each round; leave it out."
+                self._refuse("client_learning_rate", why)
+            values["client_learning_rate"] = rates[0]
         elif (
             values["learning_rate_schedule"] == "exponential"
             and values["learning_rate_decay"] == 1.0

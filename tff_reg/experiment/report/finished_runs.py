@@ -60,7 +60,7 @@ WEIGHTS = Setting(
     " (best)",
     choices=trained.WEIGHTS,
 )
-# Key among the results of a run's analyses: the settings of the analyses.
+# Key among the results of a run's analyses: the settings of the Hessians, by weights.
 HOW = "settings"
 # Key: the multiply-adds of a training step per example, in 10^6.
 STEP = "step"
@@ -151,7 +151,7 @@ def is_analysed(
 ) -> bool:
     """Returns whether a finished run's analyses have the results that columns need."""
     try:
-        made = read(path, {}, columns, weights).analyses.get(HOW, {})
+        made = read(path, {}, columns, weights).analyses.get(HOW, {}).get(weights, {})
         return all(
             made.get(name, value) >= value
             if name in _AT_LEAST
@@ -215,7 +215,9 @@ def _analyses(
     ):
         asked = [name for name in columns if name in kind]
         if asked:
-            found.update(_from_hessian(path, of_weights, rounds, asked))
+            values, settings = _from_hessian(path, of_weights, rounds, asked)
+            found.update(values)
+            found.setdefault(HOW, {})[of_weights] = settings
     asked = [name for name in columns if name in COST_COLUMNS]
     if asked or "multiply_adds" in columns:
         table = analysis_folder(path, WEIGHTS.default) / "cost.csv"
@@ -232,7 +234,7 @@ def _analyses(
 
 def _from_hessian(
     path: pathlib.Path, weights: str, rounds: int, asked: Sequence[str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     again = "let bin/analyze hessian measure it."
     folder = analysis_folder(path, weights)
     try:
@@ -255,4 +257,4 @@ def _from_hessian(
             raise ComparisonError(
                 f"{path} was analysed without clients, so it has no {name}: {again}"
             )
-    return {**{name: values[name] for name in asked}, HOW: settings}
+    return {name: values[name] for name in asked}, settings

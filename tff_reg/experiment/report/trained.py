@@ -168,15 +168,16 @@ class TrainedRun:
             self.config, learning_rate_schedule="listed", client_learning_rates=(rate,)
         )
         process = runs.build_process(config, task)
+        initial = process.initialize()
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
-            like=process.initialize(),
+            like=initial,
             keep=_OF_AGGREGATORS,
         )
         states = None
         if isinstance(process, training.StatefulLearningProcess):
             states = process_state.ClientStates(
-                process.initial_client_state(state), self.directory.client_states
+                process.initial_client_state(initial), self.directory.client_states
             )
             states.restore(self.checkpoint.part(process_state.CLIENT_STATES))
 

@@ -96,14 +96,18 @@ def header(
 def listed(values: Mapping[str, Any], without: Container[str] = ()) -> str:
     """Lists settings on which numbers depend as flags; most defaults are left out."""
     return ", ".join(
-        f"{name}={as_text(values[name])}"
+        f"{name}={_shortened(values[name])}"
         for name, default in DEFAULTS.items()
         if name not in without
-        # One rate for each round is too long.
-        and name != "client_learning_rates"
         and values.get(name) not in (None, [])
         and (name in _MAIN or values[name] != default)
     )
+
+
+def _shortened(value: Any) -> str:
+    """Returns a value as text; of long lists, as of one rate a round, the beginning."""
+    is_long = isinstance(value, (list, tuple)) and len(value) > 4
+    return f"{as_text(value[:3])},... ({len(value)})" if is_long else as_text(value)
 
 
 def _source(config: ResolvedConfig) -> str:

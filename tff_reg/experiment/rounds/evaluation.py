@@ -156,7 +156,7 @@ class CentralEvaluation:
         predicted, losses = (np.concatenate(each) for each in zip(*found))
         return predicted, losses
 
-    @functools.cached_property
+    @property
     def digests(self) -> dict[str, str]:
         """The digest of the test examples."""
         return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
