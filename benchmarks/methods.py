@@ -294,6 +294,7 @@ class _Rounds:
             client_data=training.WholeClientData(batch_size=setting.batch_size),
             num_clients=_CLIENTS,
             client_learning_rate=fedavg.client_learning_rate,
+            learning_rate_schedule="constant",
             client_momentum=fedavg.client_momentum,
             client_nesterov=fedavg.client_nesterov,
             client_weight_decay=fedavg.client_weight_decay,

@@ -209,7 +209,7 @@ def test_a_figure_of_weights_is_analysed_and_drawn(tmp_path):
     (found,) = (
         r for r in rows if (r["row"], r["quantity"]) == ("FedAvg + MAN", "trace")
     )
-    assert made["of"]["weights"] == "all_clients"
+    assert made["of"]["weights"][0] == "all_clients"
     assert float(found["mean"]) == pytest.approx(made["results"]["trace"]["mean"])
 
 

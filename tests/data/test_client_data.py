@@ -143,6 +143,11 @@ def test_digests_depend_on_examples_and_partition():
     x, y, partition, data = _data()
     same = ArrayClientData(x.copy(), y.astype(np.int64), [p.copy() for p in partition])
     assert data.digests == same.digests
+    key = np.zeros(2, np.int64)
+    name = same.whole_client_dataset("client_0000", key).recipe.name
+    same.arrays[0][...] += 1
+    assert data.digests != same.digests
+    assert name != same.whole_client_dataset("client_0000", key).recipe.name
     of_examples, of_split = data.digests.values()
     swapped = [partition[1], partition[0], *partition[2:]]
     for other, is_same in (

@@ -66,6 +66,8 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
     assert left() == [hessian, ("hessian", ()), ("cost", ())]
     analyse(path, weights="all_clients", trace=7.0)
     assert left() == [("hessian", ()), ("cost", ())]
+    analyse(path, clients=16, trace=3.0, h_n_code=5.0, examples=4)
+    assert left() == [("hessian", ()), ("cost", ())][:1]
     analyse(path, clients=16, trace=3.0, h_n_code=5.0)
     assert left() == []
     # More than there is of some, the same of others.
@@ -79,21 +81,24 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, weights, message",
     [
-        (dict(round_num=1, trace=1.0), "is of round 1, not 2"),
-        (dict(lambda_max=1.0), "has no trace"),
-        (dict(trace=1.0, examples=3), "different settings"),
+        (dict(round_num=1, trace=1.0), "server", "is of round 1, not 2"),
+        (dict(lambda_max=1.0), "server", "has no trace"),
+        (dict(trace=1.0, examples=3), "server", "different settings"),
+        (dict(h_n=1.0, examples=3), "best", "different settings"),
     ],
 )
 def test_analyses_that_do_not_go_together_are_refused(
-    four_runs, tmp_path, change, message
+    four_runs, tmp_path, change, weights, message
 ):
-    for run in four_runs[:-1]:
-        analyse(run, trace=1.0)
+    columns = ["trace", *(["h_n"] if weights == "best" else [])]
+    for run in four_runs:
+        analyse(run, trace=1.0, h_n=1.0)
+        analyse(run, trace=1.0, weights="best")
     analyse(four_runs[-1], **change)
     with pytest.raises(comparison.ComparisonError, match=message):
-        experiment.compare(four_runs, tmp_path / "o", columns=["trace"])
+        experiment.compare(four_runs, tmp_path / "o", columns=columns, weights=weights)
 
 
 def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):

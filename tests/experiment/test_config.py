@@ -200,6 +200,14 @@ def test_a_file_without_a_process_is_no_runs():
             {"learning_rate_schedule": "exponential"},
             "learning_rate_decay: it is missing",
         ),
+        (
+            {
+                "learning_rate_schedule": "listed",
+                "client_learning_rates": (0.1, 0.01),
+                "client_learning_rate": 0.01,
+            },
+            "client_learning_rates has the rate of each round",
+        ),
         ({"server_epsilon": 0.1}, "server_optimizer=adam, yogi or adagrad, not sgd."),
         ({"pixel_mean": (0.5,)}, "pixel_mean=0.5: there are 0 deviations"),
         ({"target_model": "all_clients"}, "no such mean without averages_all_clients"),

@@ -126,6 +126,20 @@ def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
     assert " (finished before)" in said and "It was made by" in said
 
 
+def test_rounds_to_a_target_have_the_measure_that_is_asked_for_now(tmp_path):
+    given = dict(task="digits", model="cnn", scale="tiny", synthetic_data=True)
+    given |= dict(total_rounds=3, progress=SILENT, output_dir=str(tmp_path))
+    (row,) = tff_reg.compare("fedavg", **given).rows
+    target = (row["best_accuracy_mean"] + row["ema_accuracy_mean"]) / 2
+    found = [
+        tff_reg.compare(
+            "fedavg", **given, target_accuracies=(target,), target_measure=measure
+        ).rows[0][f"rounds_to_{target}_mean"]
+        for measure in ("average", "raw")
+    ]
+    assert found[0] is None and found[1] in (1, 2, 3)
+
+
 class _Counting(experiment.Callback):
     """Ends a run after two of its rounds; with `lock`, it cannot be copied."""
 

@@ -63,6 +63,25 @@ def test_the_clients_models_average_to_the_next_rounds_model(run):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_a_client_that_never_took_part_begins_as_in_its_first_round(tmp_path):
+    done = commands.call(
+        run_command.main,
+        *("--process=moon", "--model=cnn", "--num_clients=3", "--clients_per_round=1"),
+        *("--total_rounds=2", "--local_epochs=1", "--client_learning_rate=0.05"),
+        f"--output_dir={tmp_path / 'run'}",
+    )
+    assert done.returncode == 0, done.stderr
+    before = trained.load(tmp_path / "run", tasks=tasks, round_num=1)
+    after = trained.load(tmp_path / "run", tasks=tasks).weights.trainable
+    ids = before.task.client_data.client_ids
+    (second,) = data.sample_clients(ids, 1, seed=0, round_num=2)
+    assert [second] != data.sample_clients(ids, 1, seed=0, round_num=1)
+    with runtime.running("in_process"):
+        _, models = before.train_clients([second])
+    for one, other in zip(models[second].trainable, after):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_clients_are_not_trained_from_states_that_are_not_theirs(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
     states = sorted((copied / "client_states").glob("*-000002.npz"))

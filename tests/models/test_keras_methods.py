@@ -102,6 +102,7 @@ def test_a_method_trains_it_or_says_what_it_lacks(network, name):
             name,
             model_fn,
             num_clients=2,
+            total_rounds=2,
             client_data=training.WholeClientData(batch_size=4, example_dtype="float32"),
         )
         with runtime.running("in_process"):

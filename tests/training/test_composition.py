@@ -35,7 +35,7 @@ def _run(process, clients, rounds):
 
 @functools.cache
 def _build(name):
-    return training.build(name, CNN_FN, client_data=WHOLE)
+    return training.build(name, CNN_FN, client_data=WHOLE, total_rounds=2)
 
 
 def _settings(name, **changes):
@@ -314,10 +314,19 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
             {"client_optimizer_fn": training.build_sgd(0.1), "client_momentum": 0.9},
             "client_optimizer_fn replaces client_momentum",
         ),
+        (
+            {
+                "client_optimizer_fn": training.build_sgd(0.1),
+                "learning_rate_schedule": "listed",
+                "client_learning_rates": (0.1,),
+            },
+            "client_optimizer_fn replaces client_learning_rates",
+        ),
         ({"learning_rate_schedule": "cosine"}, "cosine' needs total_rounds"),
+        ({"process": "freeze"}, "cosine' needs total_rounds"),  # Of the paper.
         ({"learning_rate_schedule": "exponential"}, "needs learning_rate_decay"),
     ],
 )
 def test_settings_of_a_process_without_effect_are_refused(given, words):
     with pytest.raises(TypeError, match=words):
-        training.build("fedavg", CNN_FN, **given)
+        training.build(given.pop("process", "fedavg"), CNN_FN, **given)

@@ -21,6 +21,9 @@ def test_settings_are_the_papers_else_the_defaults():
     assert found.client_nesterov
     plain = training.ProcessSettings.of("fedalign", client_momentum=0.0)
     assert not plain.client_nesterov
+    listed = {"learning_rate_schedule": "listed", "client_learning_rates": (0.3, 0.1)}
+    # Drift corrections divide by it.
+    assert training.ProcessSettings.of("scaffold", **listed).client_learning_rate == 0.3
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tff_reg import models, training as training_lib
 from tff_reg.analysis import graph_counts
 from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, memories, method as method_lib
-from tff_reg.training.process_settings import ProcessSettings
+from tff_reg.training import local_round
 
 # Number of steps to average if the count depends on random draws.
 DEFAULT_DRAWS = 256
@@ -57,6 +57,7 @@ class Cost:
 
     Attributes:
       process: The process name.
+      projector: The layers before the classifier.
       forward_mflops: 10^6 multiply-adds of convolutions and dense layers in the
         forward passes of a training step, for one example.
       stored_params_m: 10^6 weights of convolutions and dense layers that a client
@@ -72,6 +73,7 @@ class Cost:
     """
 
     process: str
+    projector: str
     forward_mflops: float
     stored_params_m: float
     forward_rest_mflops: float
@@ -90,10 +92,12 @@ def measure(
     norm: str = "batch",
     projector: Optional[str] = None,
     strengths: Mapping[str, Any] = {},
-    settings: Optional[ProcessSettings] = None,
     draws: int = DEFAULT_DRAWS,
 ) -> Cost:
     """Counts the cost of a method on one of the package's networks.
+
+    `projector` is by default that of the method's paper. What only serves an evaluation
+    (`averages_all_clients`) is not counted.
 
     >>> from tff_reg.analysis import cost
     >>> network = dict(model="cnn", norm="group", image_shape=(8, 8, 1), num_classes=3)
@@ -101,18 +105,19 @@ def measure(
     0.346496
     """
     paper = catalogue.settings(process, ["projector"] if projector else [])
+    projector = projector or str(paper.get("projector", "none"))
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,
         num_classes=num_classes,
         norm=norm,
-        projector=projector or paper.get("projector", "none"),
+        projector=projector,
     )
-    settings = settings or ProcessSettings.of(process)
-    step = _trace(settings.build_methods(process, strengths), model_fn)
+    step = _trace(catalogue.build(process, strengths), model_fn)
     counts = step.count(draws)
     return Cost(
         process=process,
+        projector=projector,
         forward_mflops=counts.layers / 1e6,
         stored_params_m=step.stored_layers / 1e6,
         forward_rest_mflops=counts.rest / 1e6,
@@ -135,6 +140,8 @@ def columns(costs: Sequence[Cost]) -> dict[str, list[str]]:
         "megabytes_up": "up (MB)",
     }
     cells = {"method": [cost.process for cost in costs]}
+    if {cost.projector for cost in costs} != {"none"}:
+        cells["projector"] = [cost.projector for cost in costs]
     for name, head in heads.items():
         digits = 1 if name.endswith("mflops") else 2
         cells[head] = [f"{getattr(cost, name):.{digits}f}" for cost in costs]
@@ -205,11 +212,12 @@ class _Received:
         self.server: dict[str, Any] = {}
         self._start = _like(self.weights)
         self._num_classes = model.network.num_classes
+        self._facts = local_round.facts_of(model.network, self.weights)
         for m in methods:
-            own = memories.keys(m.name, m.client_memory).values()
-            self.client.update((name, _like(self.weights)) for name in own)
+            self.client |= _like(memories.initial(m, "client_memory", self.weights))
+            server = memories.initial(m, "server_memory", self.weights)
             sent = memories.sent_keys(m.name, m.server_memory)
-            self.server.update((name, _like(self.weights)) for name in sent)
+            self.server |= _like({name: server[name] for name in sent})
 
     def local_of(self, m) -> method_lib.Local:
         """Returns a method's view of the client before its first step."""
@@ -229,20 +237,26 @@ class _Received:
             hparams={"learning_rate": tf.constant(0.0)},
             local_steps=1,
             step_size=tf.constant(0.0, dtype),
+            **self._facts,
         )
         return dataclasses.replace(local, state=m.begin(local))
 
     def read_by(self, outputs) -> set:
         """Returns the names of the stored model and memories that outputs depend on."""
-        stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: self._start}
+        stored: dict[Any, Any] = {method_lib.GLOBAL: self._start}
         stored.update({("client", name): v for name, v in self.client.items()})
         stored.update({("server", name): v for name, v in self.server.items()})
         operations = graph_counts.operations_behind(outputs)
+        flat = {name: tf.nest.flatten(value) for name, value in stored.items()}
         return {
             name
-            for name, tensors in stored.items()
-            if any(tensor.op in operations for tensor in tensors)
+            for name, tensors in flat.items()
+            if self._is_copy(tensors) and any(t.op in operations for t in tensors)
         }
+
+    def _is_copy(self, tensors) -> bool:
+        """Returns whether these are as many as the weights, not a few numbers."""
+        return len(tensors) >= len(self.weights)
 
 
 def _trace(methods, model_fn) -> _Step:
@@ -274,11 +288,11 @@ def _trace(methods, model_fn) -> _Step:
         uploads = [m.finish(locals_[m.name]).upload for m in methods]
         weights, fixed = received.weights, list(model.non_trainable_variables)
         states = [tf.nest.flatten(own.state) for own in locals_.values()]
-        # A state of a few numbers does not count as a copy of the weights.
-        keeps = any(len(state) >= len(weights) for state in states)
+        keeps = any(map(received._is_copy, states))
         copies = 1 + len(received.read_by(outputs) | set(references)) + keeps
         model_bytes = _bytes(weights) + _bytes(fixed)
-        sent = bool(training.averaged_rounds) + len(received.server)
+        sent = _bytes(tf.nest.flatten(received.server))
+        sent += _bytes(weights) * bool(training.averaged_rounds)
         return _Step(
             graph=graph,
             key=key,
@@ -288,13 +302,15 @@ def _trace(methods, model_fn) -> _Step:
             + sum(map(graph_counts.size, filter(_is_of_layer, fixed))),
             stored_values=copies * sum(map(graph_counts.size, weights))
             + sum(map(graph_counts.size, fixed)),
-            bytes_down=model_bytes + _bytes(weights) * sent,
+            bytes_down=model_bytes + sent,
             bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
         )
 
 
-def _like(weights):
-    return [tf.compat.v1.placeholder(w.dtype, w.shape) for w in weights]
+def _like(structure):
+    return tf.nest.map_structure(
+        lambda w: tf.compat.v1.placeholder(w.dtype, w.shape), structure
+    )
 
 
 def _is_of_layer(variable) -> bool:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from tff_reg import curves, files, tables
-from tff_reg.analysis import estimates, landscape, spectra
+from tff_reg.analysis import estimates, landscape, plane, spectra
 from tff_reg.experiment.report import cells as cells_lib, finished_runs
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.experiment.series import batch, plan as series, reproduction
@@ -51,15 +51,18 @@ def analyses(
                 run.directory, run.name, ("lambda_max",), weights, how
             )
         ]
-    more = [f"--weights={weights}"]
+    how = {}
     if subject == "landscape" and made.is_tiny:
-        examples = made.hessian["examples"]
-        more += [f"--points={_TINY_POINTS}", f"--examples={examples}"]
+        how = {"points": _TINY_POINTS, "examples": made.hessian["examples"]}
+    more = [f"--weights={weights}", *(f"--{key}={how[key]}" for key in how)]
     found = []
     for run in finished:
-        path = finished_runs.analysis_folder(run.directory, weights) / name
-        rounds = pathlib.Path(run.directory) / "metrics.csv"
-        if not path.exists() or path.stat().st_mtime < rounds.stat().st_mtime:
+        folder = finished_runs.analysis_folder(run.directory, weights)
+        path, rounds = folder / name, pathlib.Path(run.directory) / "metrics.csv"
+        is_made = path.exists() and path.stat().st_mtime >= rounds.stat().st_mtime
+        if subject == "landscape":
+            is_made &= plane.is_made(folder, weights, plane.Settings(**how))
+        if not is_made:
             found.append(batch.Analysis(subject, run.directory, run.name, tuple(more)))
     return found
 

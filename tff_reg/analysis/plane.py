@@ -91,6 +91,15 @@ def measure(
     return found
 
 
+def is_made(folder: pathlib.Path, kind: str, settings: Settings) -> bool:
+    """Returns whether a folder has a landscape of such weights with such settings."""
+    try:
+        stored = json.loads(str(files.read_npz(folder / _FILE)["of"]))
+    except (files.DamagedError, KeyError, ValueError):
+        return False
+    return [stored[0], stored[2]] == [kind, dataclasses.asdict(settings)]
+
+
 def _read(path: pathlib.Path, of: str):
     """Reads the losses of a file; None if they are missing or of another plane."""
     try:

@@ -123,7 +123,6 @@ def _cost_of_run(run_dir):
         num_classes=task.num_classes,
         image_shape=task.image_shape,
         strengths=did.strengths,
-        settings=did,
     )
     _write_costs(_made_analysis_of(run_dir) / "cost.csv", [found])
     return found

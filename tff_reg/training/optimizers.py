@@ -310,7 +310,7 @@ def build_adaptive(
     kind: str,
     learning_rate: float,
     *,
-    beta1: float = 0.9,
+    beta1: Optional[float] = None,
     beta2: float = 0.99,
     epsilon: float = 1e-3,
     initial_v: Optional[float] = None,
@@ -326,10 +326,13 @@ def build_adaptive(
         adagrad: v = v + g^2
         w = w - learning_rate m / (sqrt(v) + epsilon)
 
-    The first steps have no bias correction, unlike in TFF's own Adam and Yogi.
+    The first steps have no bias correction, unlike in TFF's own Adam and Yogi. `beta1`
+    is by default that of the paper's experiments: 0.9, and 0 for adagrad.
     """
     if kind not in ("adam", "yogi", "adagrad"):
         raise ValueError(f"kind must be adam, yogi or adagrad, but is {kind!r}.")
+    if beta1 is None:
+        beta1 = 0.0 if kind == "adagrad" else 0.9
     hparams = check(
         collections.OrderedDict(
             learning_rate=learning_rate, beta_1=beta1, beta_2=beta2, epsilon=epsilon

@@ -135,9 +135,10 @@ class ProcessSettings(PopulationSettings):
         below=1,
         only_with={"server_optimizer": ("sgd",)},
     )
-    server_beta1: float = _of_server(
-        0.9,
-        help="beta1 of adam, yogi and adagrad: decay of the mean of updates",
+    server_beta1: Optional[float] = _of_server(
+        None,
+        help="beta1 of adam, yogi and adagrad: decay of the mean of updates; by default"
+        " 0.9, of adagrad 0",
         minimum=0,
         below=1,
         only_with={"server_optimizer": _ADAPTIVE},

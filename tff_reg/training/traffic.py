@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from tff_reg import lazy
 from tff_reg.lazy import tf, tff
+from tff_reg.methods import all_clients
 
 internals = lazy.module("tff_reg.seam.internals")
 
@@ -19,7 +20,7 @@ def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
 
     They are those of the weights, of what methods send beside them, such as SCAFFOLD's
     control variates, and a few of settings and metrics. A client's own state stays
-    there.
+    there, and the mean of all clients' models serves an evaluation only.
 
     Returns:
       The bytes that a client receives and those that it sends per round; None if the
@@ -47,7 +48,11 @@ def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
 def _bytes_of(type_: Any) -> float:
     """Returns the bytes of a type's values; NaN if they vary."""
     if isinstance(type_, tff.StructType):
-        return sum(map(_bytes_of, type_), start=0.0)
+        return sum(
+            _bytes_of(each)
+            for name, each in tff.structure.iter_elements(type_)
+            if not str(name).startswith(f"{all_clients.NAME}/")
+        )
     count = tf.TensorShape(getattr(type_, "shape", None)).num_elements()
     if count is None or type_.dtype.kind in "OSU":
         return math.nan

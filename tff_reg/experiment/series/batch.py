@@ -14,12 +14,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import lazy
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
 from tff_reg.experiment.series.plan import PlannedRun
-from tff_reg.settings import as_text
+from tff_reg.settings import as_text, settings_of
+
+curvature = lazy.module("tff_reg.analysis.curvature")
 
 # Exit status of a command whose flags are wrong.
 _WRONG_FLAGS = 2
@@ -51,9 +54,17 @@ def analyses_for(
     name: str,
     columns: Sequence[str],
     weights: str = finished_runs.WEIGHTS.default,
-    settings: Mapping[str, Any] = {},
+    settings: Optional[Mapping[str, Any]] = None,
 ) -> list[Analysis]:
-    """Returns the analyses that columns need and a finished run lacks."""
+    """Returns the analyses that columns need and a finished run lacks.
+
+    `settings` are those that differ from the defaults; None for any.
+    """
+    defaults: Mapping[str, Any] = {}
+    if settings is not None:
+        fields = settings_of(curvature.Settings)
+        defaults = {each.name: each.default for each in fields}
+    settings = settings or {}
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
         for kind in (
@@ -79,7 +90,8 @@ def analyses_for(
             ),
         )
         for whose, asked, how in needs
-        if asked and not finished_runs.is_analysed(directory, asked, whose, how)
+        if asked
+        and not finished_runs.is_analysed(directory, asked, whose, {**defaults, **how})
     ]
     if cost and not finished_runs.is_analysed(directory, cost):
         found.append(Analysis("cost", directory, name))
