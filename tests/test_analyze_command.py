@@ -30,7 +30,7 @@ def test_cost_prints_a_table_and_writes_a_csv(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\n| fedprox |" in done.stdout
     fedavg, fedprox = read_csv(path)
-    assert list(fedavg)[:3] == ["process", "forward_mflops", "stored_params_m"]
+    assert list(fedavg)[:3] == ["process", "projector", "forward_mflops"]
     products = 64 * 9 * 32 + 16 * 9 * 32 * 64 + 256 * 128 + 128 * 100
     assert float(fedavg["forward_mflops"]) == products / 1e6
     weights = 9 * 32 + 9 * 32 * 64 + 256 * 128 + 128 + 128 * 100 + 100
