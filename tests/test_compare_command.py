@@ -35,6 +35,8 @@ FILES = ["curves.csv", "curves.pdf", "curves.png"]
 FILES += ["table.csv", "table.md", "table.tex"]
 BY_COST = [f"curves_{n}.{k}" for n in ("seconds", "megabytes") for k in ("png", "pdf")]
 FILES += BY_COST  # With target accuracies.
+# Beside the report, which has the command.
+REPORT = "report.html"
 COMPARE = "tff_reg.commands.compare"
 
 
@@ -159,14 +161,16 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     assert table in told and table.endswith(f"\n{protocol}\n")
     assert lines[-1] == (
         f"In {compared['directory']}: table.csv, table.md, table.tex, curves.csv,"
-        f" curves.png, curves.pdf, {', '.join(BY_COST)}"
+        f" curves.png, curves.pdf, {', '.join(BY_COST)}, {REPORT}"
     )
     assert compared["finished"].stderr == ""
 
 
 def test_every_run_is_a_run_of_its_own_with_the_flags_given(compared):
     directory = compared["directory"]
-    assert sorted(path.name for path in directory.iterdir()) == sorted(NAMES + FILES)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        [*NAMES, *FILES, REPORT]
+    )
     for name in NAMES:
         config = json.loads((directory / name / "config.json").read_text())
         assert f"{config['process']}-seed{config['seed']}" == name

@@ -105,18 +105,22 @@ def draw_panels(
     across: str = ROUNDS,
     up: str = ACCURACY,
     has_points: bool = False,
+    inches: Sequence[float] = (),
 ) -> mpl_figure.Figure:
     """Draws curves in one panel per name, two side by side.
 
-    `across` and `up` are the axes' labels; `has_points` marks every value.
+    `across` and `up` are the axes' labels; `has_points` marks every value; `inches` are
+    the width and height of the figure.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = new_figure(width=9.6 if columns == 1 else 15.0, height=6.0 * rows)
+    size = (9.6 if columns == 1 else 15.0, 6.0 * rows)
+    figure = new_figure(*(inches or size))
     for number, (name, drawn) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
         _draw(axes, drawn, name, across, up, has_points)
-        axes.legend(fontsize=10, frameon=False, loc="lower right")
+        most = 40 * figure.get_figheight() / rows / len(drawn)
+        axes.legend(fontsize=min(10, most), frameon=False, loc="lower right")
     figure.tight_layout()
     return figure
 

@@ -287,4 +287,4 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
     )
     assert commands.python(program, tmp_path / "out", *four_runs).stdout == "[]\n"
     written = {p.name for p in (tmp_path / "out").iterdir()}
-    assert written == {*comparison.FILES[:6]}
+    assert written == {*comparison.FILES[:6], "report.html"}

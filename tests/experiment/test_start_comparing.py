@@ -40,7 +40,7 @@ def test_methods_are_compared_in_a_line_also_on_ones_own_data(compared, capsys):
     given = {**COMPARED, "model": keras_model(), "seeds": 1}
     names = {path.name for path in tmp_path.iterdir()}
     runs_ = {f"{name}-seed0" for name in methods}
-    files = {f"table.{kind}" for kind in ("csv", "md", "tex")}
+    files = {f"table.{kind}" for kind in ("csv", "md", "tex")} | {"report.html"}
     assert names == runs_ | files | {f"curves.{k}" for k in ("csv", "png", "pdf")}
     assert str(kept) == (tmp_path / "table.md").read_text("utf-8")
     assert kept.to_latex() == (tmp_path / "table.tex").read_text("utf-8")

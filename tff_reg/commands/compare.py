@@ -7,6 +7,7 @@ and of `tff_reg.experiment.compare`, which makes the table.
 import functools
 import os
 import pathlib
+import shlex
 
 from absl import flags
 
@@ -72,6 +73,7 @@ runs are named, and the table has the others. In DIR:
                              95 % intervals and p values; in .md and .tex in percent
   curves.png, .pdf, .csv     test accuracy by round, with bands of one deviation
   compute.png, .pdf          test accuracy by multiply-adds, with the column mflops
+  report.html                all of it in one file, to hand on
   grid.csv, sensitivity.*    with --grid: held-out accuracy of all settings
   SETTING/                   with --settings: the runs and the files above, by setting;
                              the table in DIR has one column per setting, its figure
@@ -112,6 +114,7 @@ def write(
     tuned=None,
     columns=(),
     weights=None,
+    command="",
 ):
     """Writes the files of finished runs; returns their table, None without a run."""
     groups = {name: paths for name, paths in groups.items() if paths}
@@ -136,7 +139,8 @@ def write(
         missing=missing,
         baseline=given.baseline,
     )
-    comparison.write(found, os.path.join(given.output_dir, folder), given.title or "")
+    where = os.path.join(given.output_dir, folder)
+    comparison.write(found, where, given.title or "", command)
     return found
 
 
@@ -161,7 +165,8 @@ def write_settings(given, done, of_settings, made, **options):
             made[heading] = groups, found
     found = {heading: each for heading, (_, each) in made.items() if each}
     if found:
-        settings_table.SettingsTable(found).write(given.output_dir)
+        everything = settings_table.SettingsTable(found)
+        everything.write(given.output_dir, given.title or "", options["command"])
     return bool(found)
 
 
@@ -281,7 +286,8 @@ def main(argv, stop, executor=None):
             done = several.begin(given, planned, stop, executor)
 
         def write_all(made=None, **more):
-            options = {"measured": measured, **more}
+            command = shlex.join([_COMMAND, *argv])
+            options = {"measured": measured, "command": command, **more}
             if of_settings:
                 made = {} if made is None else made
                 return write_settings(given, done, of_settings, made, **options)

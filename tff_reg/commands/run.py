@@ -1,12 +1,14 @@
 """The command line of `tff_reg.experiment.run`: `bin/run --process=fedalign`."""
 
 import functools
+import shlex
 
 from absl import flags
 
 from tff_reg import experiment
 from tff_reg.commands import command_line
 from tff_reg.experiment.config import identity
+from tff_reg.experiment.report import comparison
 from tff_reg.experiment.rounds import description, runs
 
 _USAGE = """\
@@ -40,6 +42,7 @@ def main(argv, stop):
         if summary is None:
             stop.say(functools.partial(description.resumption, checked.config))
             summary = checked.run(stop=stop).summary
+            comparison.report_run(where, shlex.join(["bin/run", *argv]))
         else:
             print(f"{where} is finished already; --overwrite starts anew.")
             made = experiment.RunDirectory(where).config

@@ -229,7 +229,7 @@ def _compare(arguments: Arguments) -> Comparison:
             kept = "" if config.output_dir else " With output_dir the runs are kept."
             raise ComparisonError(text + kept) from error
         if config.output_dir:
-            comparison.write(table, where)
+            comparison.write(table, where, command="tff_reg.compare, in Python")
     return Comparison(table.rows(), failed, config.output_dir, table)
 
 
@@ -266,7 +266,7 @@ def _compare_settings(arguments: Arguments) -> Comparison:
         failed |= {f"{name}, {heading}": why for name, why in runs.items()}
     table = settings_table.SettingsTable(made)
     if where:
-        table.write(where)
+        table.write(where, command="tff_reg.compare, in Python")
     return Comparison(table.rows(), failed, where, table, found)
 
 

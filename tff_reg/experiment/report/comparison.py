@@ -5,6 +5,7 @@
                  have one protocol; table.tex has it for LaTeX (booktabs)
     curves.png   test accuracy by round, also as curves.pdf
     curves.csv   its numbers: one row per method and round
+    report.html  all of it in one file
     compute.png  by a client's multiply-adds, with the column mflops; and compute.pdf
 
 With target accuracies, or the columns `seconds` and `megabytes`, also `curves_seconds`
@@ -32,6 +33,7 @@ from tff_reg.experiment.report import (
     differences,
     finished_runs,
     measures as measures_lib,
+    page,
     protocol as protocol_lib,
     table as table_lib,
 )
@@ -46,6 +48,7 @@ FILES = (
     *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
     *("curves_seconds.png", "curves_seconds.pdf"),
     *("curves_megabytes.png", "curves_megabytes.pdf"),
+    page.FILE,
 )
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of accuracy by it, and the label across.
@@ -155,8 +158,16 @@ def tabulate(
     )
 
 
-def write(table: table_lib.Table, output_dir: files.PathLike, title: str = "") -> None:
-    """Writes the `FILES` of a table; the pictures get the title."""
+def write(
+    table: table_lib.Table,
+    output_dir: files.PathLike,
+    title: str = "",
+    command: str = "",
+) -> None:
+    """Writes the `FILES` of a table; the pictures get the title.
+
+    The report names the command.
+    """
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     _write_curves(directory, table, title)
@@ -164,6 +175,25 @@ def write(table: table_lib.Table, output_dir: files.PathLike, title: str = "") -
     files.write_text(directory / "table.tex", table.latex())
     files.write_text(directory / "table.md", table.markdown())
     files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
+    title = title or measures_lib.accuracy(table.groups)
+    text = page.page(title, section(table), table.groups, command)
+    files.write_text(directory / page.FILE, text)
+
+
+def section(table: table_lib.Table) -> list[str]:
+    """Returns the parts of a report on a table."""
+    up = f"{measures_lib.accuracy(table.groups)} (%)"
+    drawn = page.curves_of(curves_of(table), up)
+    return [table.html(), drawn, page.clients_of(table.groups)]
+
+
+def report_run(run_dir: files.PathLike, command: str) -> None:
+    """Writes the report of a finished run into its directory."""
+    table = tabulate([run_dir])
+    (name,) = table.groups
+    title = f"{catalogue.published_name(name)}: {measures_lib.accuracy(table.groups)}"
+    text = page.page(title, section(table), table.groups, command)
+    files.write_text(pathlib.Path(run_dir) / page.FILE, text)
 
 
 def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:

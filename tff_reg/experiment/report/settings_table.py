@@ -3,6 +3,7 @@
 table.csv    one row per method: accuracy (0 to 1) under each setting, mean rank
 table.md     the same in percent, mean and deviation; table.tex has it for LaTeX
 curves.png   test accuracy by round, one panel per setting; also as curves.pdf
+report.html  all of it, and the comparison under each setting, in one file
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tff_reg.experiment.report import (
     comparison,
     differences,
     measures,
+    page,
     protocol as protocol_lib,
     table as table_lib,
 )
@@ -26,7 +28,7 @@ from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import mpl_figure
 
 _WIDTH = 88
-FILES = ("table.csv", "table.md", "table.tex", "curves.png", "curves.pdf")
+FILES = ("table.csv", "table.md", "table.tex", "curves.png", "curves.pdf", page.FILE)
 _RANK = "mean rank"
 
 
@@ -126,9 +128,18 @@ class SettingsTable:
         up = f"{measures.accuracy(self._groups)} (%)"
         return curves.draw_panels(panels, up=up) if panels else None
 
-    def write(self, output_dir: files.PathLike) -> None:
-        """Writes `FILES`."""
+    def write(
+        self, output_dir: files.PathLike, title: str = "", command: str = ""
+    ) -> None:
+        """Writes `FILES`; the report names the command."""
         directory = files.make_directory(output_dir, "output_dir")
+        cells = self._cells()
+        parts = [page.table(cells, self._below(cells))]
+        for heading, table in self.tables.items():
+            parts += [page.heading(heading), *comparison.section(table)]
+        title = title or f"{measures.accuracy(self._groups)}, by settings"
+        text = page.page(title, parts, self._groups, command)
+        files.write_text(directory / page.FILE, text)
         figure = self.draw()
         if figure is None:
             for name in ("curves.png", "curves.pdf"):

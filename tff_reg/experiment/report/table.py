@@ -18,6 +18,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     differences,
     measures,
+    page,
     protocol as protocol_lib,
 )
 from tff_reg.experiment.report.cells import (
@@ -215,6 +216,11 @@ class Table:
         cells = self._cells()
         lines = [*tables.to_markdown(cells), "", *self._below(cells)]
         return "\n".join([*lines, "", *self.protocol.lines(), ""])
+
+    def html(self) -> str:
+        """Returns the table and the text below it for `report.html`."""
+        cells = self._cells()
+        return page.table(cells, [*self._below(cells), "", *self.protocol.lines()])
 
     def latex(self) -> str:
         """Returns the text of `table.tex`: the same cells, the rest as comments."""

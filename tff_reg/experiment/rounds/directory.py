@@ -8,6 +8,7 @@ r"""The directory of a run: its owner, config and files.
     final_weights.npz   \\
     accuracy.png         > when the run is finished
     summary.json        /
+    report.html         all of it in one file, of a finished run of bin/run
     clients.csv, clients.png, per_class.csv, also then, with client_evaluation; and
     drift.png           with drift
     final_all_clients_weights.npz, also when the run is finished, if the server keeps
@@ -60,6 +61,7 @@ BEST_WEIGHTS = "best_weights.npz"
 PICTURE = "accuracy.png"
 CLIENTS, CLASSES = "clients.csv", "per_class.csv"
 CLIENTS_PICTURE, DRIFT_PICTURE = "clients.png", "drift.png"
+REPORT = "report.html"
 ANALYSIS = "analysis"
 
 
@@ -252,7 +254,7 @@ class RunDirectory:
     def delete_results(self, and_analyses: bool) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
         names = ["summary.json", PICTURE, WEIGHTS, ALL_CLIENTS_WEIGHTS]
-        names += [CLIENTS, CLASSES, CLIENTS_PICTURE, DRIFT_PICTURE]
+        names += [CLIENTS, CLASSES, CLIENTS_PICTURE, DRIFT_PICTURE, REPORT]
         for name in [*names, ANALYSIS] if and_analyses else names:
             files.delete(self.path / name)
 
