@@ -29,6 +29,10 @@ _COLORS = (
 _DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
 
 
+# The labels of a panel's axes, and series of points (x, y) by name.
+Points = tuple[str, str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """The accuracy curve of one model or method.
@@ -169,6 +173,26 @@ def _draw(
         )
     )
     style(axes, across, up, title)
+
+
+def write_points(
+    path: files.PathLike, panels: Sequence[Points], look: str = "o"
+) -> None:
+    """Draws points, one panel beside the other, and writes a PNG.
+
+    `look` is matplotlib's: `o` for points, `.-` for lines.
+    """
+    figure = new_figure(width=7.5 * len(panels))
+    for number, (across, up, series) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        for index, (name, (x, y)) in enumerate(series.items()):
+            axes.plot(x, y, look, color=color_of(index), alpha=0.7, label=name)
+        style(axes, across, up)
+        axes.legend(
+            fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=6
+        )
+    figure.tight_layout()
+    save(figure.axes[0], path)
 
 
 def color_of(index: int) -> str:

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -32,16 +34,20 @@ def test_drift_follows_from_means(in_process):
 
 def test_a_run_is_the_same_with_it_and_has_columns_for_blocks(tmp_path):
     given = dict(process="scaffold", total_rounds=2, metrics={}, sample_fn=None)
+    folders = [tmp_path / "plain", tmp_path / "measured"]
     plain, measured = (
-        run_own(**given),
-        run_own(**given, drift=True, output_dir=tmp_path),
+        run_own(**given, output_dir=folder, drift=folder.name == "measured")
+        for folder in folders
     )
     for one, other in zip(plain.weights.trainable, measured.weights.trainable):
         np.testing.assert_array_equal(one, other)
     last = measured.rows[-1]
     whole, *blocks = (last[f"drift/{g}/norm"] for g in ("all", "block1", "classifier"))
     assert max(blocks) < whole <= sum(blocks)
-    assert (tmp_path / "drift.png").exists()
+    assert (folders[1] / "drift.png").exists()
+    configs = [json.loads((f / "config.json").read_text("utf-8")) for f in folders]
+    sent, same = (config["bytes_per_client"] for config in configs)
+    assert sent == same and sent[1] > 0
 
 
 def test_sums_alone_do_not_show_drift():

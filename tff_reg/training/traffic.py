@@ -8,11 +8,14 @@ from typing import Any, Optional
 from tff_reg import lazy
 from tff_reg.lazy import tf, tff
 from tff_reg.methods import all_clients
+from tff_reg.training import update_drift
 
 internals = lazy.module("tff_reg.seam.internals")
 
 # Beginnings of the names of aggregations, without `federated_`.
 _UP = ("sum", "mean", "weighted_mean", "aggregate", "secure", "min", "max", "collect")
+# Beginnings of the names of parts that are not counted.
+_NOT_SENT = (f"{all_clients.NAME}/", update_drift.PARTS)
 
 
 def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
@@ -20,7 +23,8 @@ def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
 
     They are those of the weights, of what methods send beside them, such as SCAFFOLD's
     control variates, and a few of settings and metrics. A client's own state stays
-    there, and the mean of all clients' models serves an evaluation only.
+    there; the mean of all clients' models and measurements of drift only serve a
+    simulation.
 
     Returns:
       The bytes that a client receives and those that it sends per round; None if the
@@ -51,7 +55,7 @@ def _bytes_of(type_: Any) -> float:
         return sum(
             _bytes_of(each)
             for name, each in tff.structure.iter_elements(type_)
-            if not str(name).startswith(f"{all_clients.NAME}/")
+            if not str(name).startswith(_NOT_SENT)
         )
     count = tf.TensorShape(getattr(type_, "shape", None)).num_elements()
     if count is None or type_.dtype.kind in "OSU":

@@ -16,6 +16,9 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 
+# Name of what clients send for the measurement alone.
+PARTS = "for_drift"
+
 
 def groups_of(model: Any) -> dict[str, list[int]]:
     """Returns which trainable variables are in `all` and in each block of a network."""
@@ -46,11 +49,12 @@ def measured(
         vectors = by_group(update)
         norms = [tf.norm(each) for each in vectors]
         units = [tf.math.divide_no_nan(v, norm) for v, norm in zip(vectors, norms)]
-        return tf.stack(norms), tf.stack(norms) ** 2, units
+        parts = tf.stack(norms), tf.stack(norms) ** 2, units
+        return collections.OrderedDict([(PARTS, parts)])
 
     @tff.tensorflow.computation(update_type, of_client.type_signature.result)
     def of_all(mean: Any, clients: Any):
-        norms, squares, units = clients
+        norms, squares, units = clients[PARTS]
         found: dict[str, Any] = collections.OrderedDict()
         for index, (name, vector) in enumerate(zip(groups, by_group(mean))):
             length = tf.norm(vector)

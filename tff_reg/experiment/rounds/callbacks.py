@@ -303,6 +303,24 @@ def accuracy_curves(
     return drawn
 
 
+def drift(table: metrics.MetricsTable) -> list[curves.Points]:
+    """Returns the panels of the clients' drift, if a run measured it."""
+    columns = [name.split("/") for name in table.row(0)]
+    groups = dict.fromkeys(c[1] for c in columns if c[0] == metrics.DRIFT)
+    rounds = table.column(metrics.ROUND)
+    found = []
+    for name, label in (
+        ("norm", "Norm of the clients' updates"),
+        ("cosine", "Cosine of an update to their mean"),
+        ("divergence", "Divergence of the updates"),
+    ):
+        values = {g: table.column(f"{metrics.DRIFT}/{g}/{name}") for g in groups}
+        found.append(
+            (curves.ROUNDS, label, {g: (rounds, v) for g, v in values.items()})
+        )
+    return found if groups else []
+
+
 def named_arrays(weights: Any, names: Optional[WeightNames]) -> dict[str, Any]:
     """Returns the arrays of `ModelWeights` by the names of their variables."""
     trainable, others = list(weights.trainable), list(weights.non_trainable)

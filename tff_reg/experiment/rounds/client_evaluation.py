@@ -8,10 +8,9 @@ each domain. With examples that clients hold out, it is the accuracy on these.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_reg import curves, files, tables
 from tff_reg.experiment.rounds import directory as directory_lib, metrics
@@ -21,15 +20,8 @@ from tff_reg.lazy import np
 _MEASURED = ("accuracy", "loss")
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientResults:
-    """What was measured after a round.
-
-    Attributes:
-      rows: Those of `clients.csv`.
-      classes: The rows of `per_class.csv`.
-      row: The columns of `metrics.csv`.
-    """
+class ClientResults(NamedTuple):
+    """The rows of `clients.csv` and `per_class.csv`, and columns of `metrics.csv`."""
 
     rows: list[dict[str, Any]]
     classes: list[dict[str, Any]]
@@ -41,7 +33,8 @@ class ClientResults:
         if self.classes:  # There is a model that clients share.
             path = folder / directory_lib.CLASSES
             files.write_text(path, tables.to_csv(self.classes))
-        draw(folder / directory_lib.CLIENTS_PICTURE, self.rows)
+        picture = folder / directory_lib.CLIENTS_PICTURE
+        curves.write_points(picture, panels(self.rows))
 
 
 class ClientEvaluation:
@@ -50,27 +43,24 @@ class ClientEvaluation:
     def __init__(
         self,
         evaluation: CentralEvaluation,
-        clients: Any,
-        class_names: Sequence[str],
-        *,
-        domains: Optional[tuple[Any, Any, Sequence[str]]] = None,
+        task: Any,
         finetune: Optional[Callable[[Any, int, str], Any]] = None,
     ):
         """Looks at the clients' labels.
 
         Args:
           evaluation: Has the model and the test set.
-          clients: The training examples, an `ArrayClientData`; the accuracy is that of
-            its `tests`, if it has any, else the expected one.
-          class_names: One name for each class.
-          domains: Domains of all training and of the test examples, and their names.
+          task: The task. If its `client_data` have `tests`, these are measured.
           finetune: From a server's state, a round and a client to the weights of the
             client's copy; None for no copies.
         """
         self._evaluation, self._finetune = evaluation, finetune
-        self._clients = clients
-        of_train, of_test, domain_names = domains or (0, 0, [""])
-        self._names = [(c, d) for c in class_names for d in domain_names]
+        self._clients = clients = task.client_data
+        of_train, of_test, domain_names = 0, 0, [""]
+        if getattr(task, "test_domains", None) is not None:
+            of_train, of_test = task.domains, task.test_domains
+            domain_names = task.domain_names
+        self._names = [(c, d) for c in task.class_names for d in domain_names]
         self._strata = clients.arrays[1] * len(domain_names) + of_train
         # Of each tested example: its row, its class and domain, and its cell: the
         # examples over which a mean is taken.
@@ -188,24 +178,18 @@ def spread(
     return found
 
 
-def draw(path: Any, clients: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the clients' accuracies over their sizes and skews."""
-    figure = curves.new_figure(width=15.0)
-    across = {
-        "examples": "Training examples of the client",
-        "entropy_bits": "Label entropy of the client (bits); 0: one class",
-    }
-    for number, (name, label) in enumerate(across.items(), start=1):
-        axes = figure.add_subplot(1, 2, number)
-        for index, (key, of) in enumerate(
-            (("accuracy", "global model"), ("finetuned_accuracy", "finetuned copies"))
-        ):
-            known = [(c[name], 100 * c[key]) for c in clients if c.get(key) is not None]
-            style = {"color": curves.color_of(index), "alpha": 0.6, "label": of}
-            if known:
-                axes.plot(*zip(*known), "o^"[index], **style)
-        axes.set_ylim(-3, 103)
-        axes.legend(fontsize=11, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
-        curves.style(axes, label, curves.ACCURACY)
-    figure.tight_layout()
-    curves.save(figure.axes[0], path)
+def panels(clients: Sequence[Mapping[str, Any]]) -> list[curves.Points]:
+    """Returns the picture: the clients' accuracies over their sizes and skews."""
+    found = []
+    for across, label in (
+        ("examples", "Training examples of the client"),
+        ("entropy_bits", "Label entropy of the client (bits); 0: one class"),
+    ):
+        series = {}
+        for name in ("accuracy", "finetuned_accuracy"):
+            known = [c for c in clients if c.get(name) is not None]
+            points = [(c[across], 100 * c[name]) for c in known]
+            if points:
+                series[name.replace("_", " ")] = tuple(zip(*points))
+        found.append((label, curves.ACCURACY, series))
+    return found

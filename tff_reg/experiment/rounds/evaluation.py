@@ -124,30 +124,30 @@ class CentralEvaluation:
     def _outcomes_of_batch(self) -> Any:
         """The function of a batch: predicted classes, cross-entropies."""
         preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
-        network = self._model.network
-        forward = functools.partial(block_model.ForwardPass, training=False)
 
         @functools.partial(tf.function, autograph=False, reduce_retracing=True)
         def outcomes(x, y):
-            outputs = network(x if preprocess is None else preprocess(x), forward())
-            predicted = tf.argmax(outputs.predictions, -1, output_type=tf.int32)
+            forward = block_model.ForwardPass(training=False)
+            features = x if preprocess is None else preprocess(x)
+            outputs = self._model.network(features, forward)
             is_known = ~tf.reduce_any(tf.math.is_nan(outputs.predictions), -1)
+            predicted = tf.argmax(outputs.predictions, -1, output_type=tf.int32)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs.logits)
             return tf.where(is_known, predicted, -1), losses
 
         return outcomes
 
     def outcomes(self, weights: Any, x: Any, y: Any, rows: Any) -> tuple[Any, Any]:
-        """Returns a classifier's predictions (-1: a NaN) and losses of some examples.
+        """Returns a classifier's predictions and cross-entropies, one per example.
 
         Args:
           weights: The weights.
-          x: Examples [n, ...] like those of the test set.
+          x: Examples like those of the test set.
           y: Their classes, int32 [n].
-          rows: Which of them are tested, int [m].
+          rows: The rows of `x` and `y` that are tested, int [m].
 
         Returns:
-          int32 [m] and float32 [m], the cross-entropies.
+          int32 [m], -1 where an output is NaN, and float32 [m].
         """
         weights.assign_weights_to(self._model)
         starts = range(0, len(rows), self._batch_size)

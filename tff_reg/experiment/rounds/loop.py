@@ -16,7 +16,6 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
-    drift,
     metrics,
     process_state,
     progress as progress_lib,
@@ -24,6 +23,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.methods import catalogue
 from tff_reg.training import traffic
 
 if TYPE_CHECKING:
@@ -161,8 +161,10 @@ class Rounds:
             self._settings["process.hparams"] = hparams
         if not self._training.overwrite:
             directory.check(self._settings)
-        sent = {identity.TRAFFIC: traffic.bytes_per_client(process)}
-        config = {**self._settings, **identity.machine(), **sent}
+        sent = None
+        if self._settings.get("process") not in catalogue.REFERENCES:
+            sent = traffic.bytes_per_client(process)
+        config = {**self._settings, **identity.machine(), identity.TRAFFIC: sent}
         directory.begin(_as_json(config), overwrite=self._training.overwrite)
 
     def _restore(self, directory: directory_lib.RunDirectory) -> None:
@@ -391,8 +393,9 @@ class Rounds:
         if self._directory is not None and drawn:
             picture = self._directory.path / directory_lib.PICTURE
             curves.write_curves(picture, drawn)
-        if self._directory is not None:
-            drift.write(self._directory.path / directory_lib.DRIFT_PICTURE, run.table)
+        if self._directory is not None and (points := callbacks_lib.drift(run.table)):
+            picture = self._directory.path / directory_lib.DRIFT_PICTURE
+            curves.write_points(picture, points, ".-")
         if self._clients is None:  # An earlier process may have measured them.
             evaluate = self._training.client_evaluation
             self._clients = evaluate and evaluate(self._state, run.rounds_done)

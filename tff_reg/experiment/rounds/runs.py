@@ -200,7 +200,10 @@ class CheckedRun:
             **config.aggregation(), clients_per_round=config.clients_per_round
         )
         process = build_process(config, task, model_aggregator=aggregator)
-        is_central = config.process == "central"
+        is_central, of_clients = config.process == "central", None
+        if config.client_evaluation is not None:
+            tune = _finetuning(config, task, process)
+            of_clients = client_evaluation.ClientEvaluation(evaluation, task, tune)
         stopping = callbacks_lib.EarlyStopping(
             config.patience, at_target=config.stop_at_target
         )
@@ -215,7 +218,7 @@ class CheckedRun:
             evaluate=evaluation,
             rounds_per_evaluation=config.rounds_per_evaluation,
             rounds_per_checkpoint=config.rounds_per_checkpoint,
-            client_evaluation=_client_evaluation(config, task, evaluation, process),
+            client_evaluation=of_clients,
             rounds_per_client_evaluation=config.client_evaluation or 0,
             keep_best=config.keep_best,
             output_dir=self.directory,
@@ -287,29 +290,10 @@ def _form(task: Any) -> dict[str, Any]:
     }
 
 
-def _client_evaluation(
-    config: ResolvedConfig,
-    task: Any,
-    evaluation: evaluation_lib.CentralEvaluation,
-    process: Process,
-) -> Optional[client_evaluation.ClientEvaluation]:
-    """Returns the evaluation of each client, if the run asks for it."""
-    if config.client_evaluation is None:
-        return None
-    domains = None
-    if getattr(task, "test_domains", None) is not None:
-        domains = (task.domains, task.test_domains, task.domain_names)
-    return client_evaluation.ClientEvaluation(
-        evaluation,
-        task.client_data,
-        task.class_names,
-        domains=domains,
-        finetune=_finetuning(config, task, process) if config.finetune_epochs else None,
-    )
-
-
 def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     """Returns a function from the server's state to the weights of a client's copy."""
+    if config.finetune_epochs is None:
+        return None
     changes = {"local_epochs": config.finetune_epochs, "same_local_steps": False}
     alone = training.build_from_settings(
         "fedavg",
