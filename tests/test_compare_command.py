@@ -211,6 +211,24 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     }
 
 
+def test_a_dry_run_tells_what_is_left_to_do(copied):
+    directory, arguments = copied
+    shutil.rmtree(directory / NAMES[3])
+    before = written(directory)
+    tried = commands.call(
+        *(compare.main, *arguments, "--dry_run"), executor=commands.InThisProcess()
+    )
+    assert tried.returncode == 0, tried.stderr
+    *_, head, _, row, _, total = tried.stdout.splitlines()
+    cells = dict(zip(*([c.strip() for c in x.split("|")] for x in (head, row))))
+    assert (cells["method"], cells["runs"], cells["rounds"]) == ("fedprox", "1", "2")
+    config = json.loads((directory / NAMES[1] / "config.json").read_text())
+    sent = 2 * config["clients_per_round"] * sum(config["bytes_per_client"]) / 1e6
+    assert cells["MB sent and received"] == f"{sent:.0f}"
+    assert total.startswith("1 run to do, 3 finished: about ")
+    assert written(directory) == before
+
+
 def test_nothing_is_run_again_and_lost_tables_are_made_from_the_runs(
     copied, compared, no_tensorflow
 ):
@@ -245,9 +263,8 @@ def test_runs_that_fail_are_named_and_the_table_has_the_rest(
     assert failed.returncode == 1
     assert "Traceback" not in failed.stdout + failed.stderr
     lines = failed.stdout.partition("\n\n")[2].splitlines()
-    assert lines[0] == (
-        "run 1/4  fedavg, seed 0: failed (exit code 1: no TensorFlow here)"
-    )
+    failure = "run 1/4  fedavg, seed 0: failed (exit code 1: no TensorFlow here), "
+    assert lines[0].startswith(failure) and lines[0].endswith(" s left")
     assert lines[1].startswith("run 2/4  fedprox, seed 0: finished before")
     assert lines[2].startswith("run 3/4  fedavg, seed 1: finished before")
     assert lines[3].startswith("run 4/4  fedprox, seed 1: failed (")
@@ -298,6 +315,7 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
         (["--run_dirs=d", "--processes=fedavg"], ["--processes", "--run_dirs"]),
         (["--run_dirs=d", "--batch_size=2"], ["--batch_size", "are finished"]),
         (["--run_dirs=nowhere"], ["nowhere has no finished run"]),
+        (["--processes=fedavg", "--dry_run", "--batch_size=0"], ["--batch_size=0"]),
         (["--process=fedavg"], ["--process", "--processes"]),
         (["--procesess=fedavg"], ["--procesess", "did you mean --processes?"]),
         (["--processes=fedavg", "--seed=1"], ["--seed", "--seeds"]),

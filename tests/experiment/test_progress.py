@@ -73,3 +73,15 @@ def test_a_bar_in_notebooks(shell, kind, monkeypatch):
 )
 def test_durations_are_readable(seconds, text):
     assert progress.duration(seconds) == text
+
+
+def test_the_time_left_is_that_of_as_many_runs_as_are_left(monkeypatch):
+    now = iter([100.0, 110.0, 130.0, 190.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    left = progress.TimeLeft(3)
+    # 10 s for one, 30 s for two.
+    assert [left.after_one() for _ in range(3)] == [
+        ", 20.0 s left",
+        ", 15.0 s left",
+        "",
+    ]

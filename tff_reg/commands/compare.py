@@ -24,6 +24,7 @@ from tff_reg.experiment.report.differences import BASELINE, baseline_of
 from tff_reg.experiment.series import (
     axis,
     batch,
+    forecast,
     jobs,
     plan as series,
     sensitivity,
@@ -49,6 +50,13 @@ _OWN = (
     tuning.GRID,
     axis.SETTINGS,
     *jobs.SETTINGS,
+    Setting(
+        "dry_run",
+        bool,
+        False,
+        "tries two rounds of each method in a temporary directory, and prints the time"
+        " and the bytes that are to be expected, instead of running",
+    ),
     Setting("title", str, None, "title of the pictures"),
 )
 # The settings that may be given with finished runs.
@@ -265,6 +273,20 @@ def main(argv, stop, executor=None):
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
+    if given.dry_run:
+        if groups is not None:
+            fail(
+                SettingError("dry_run", True, "leave it out: --run_dirs are finished.")
+            )
+        if common is not None:
+            print_protocol(common, given.processes, grid, of_settings)
+        with several.carried_out(done, fail), forecast.Forecast(first) as tried:
+            if tried.planned:
+                trial = several.begin(given, tried.planned, stop, executor, tried.path)
+                trial.run()
+                several.fail_for_failed(trial.failed, len(tried.planned), False, fail)
+            print("", *tried.lines(several.value_of(given, jobs.JOBS)), sep="\n")
+        return
     if given.list_commands:
         if tuner and not done.missing:
             planned = tuner.plan(tuner.best(done.finished))

@@ -329,6 +329,7 @@ def _carry_out(
     """Carries out the runs; returns the reasons of failed runs by the runs' names."""
     failed: dict[str, str] = {}
     errors = []
+    left = progress_lib.TimeLeft(sum(not run.is_finished for run in planned))
     for number, run in enumerate(planned, start=1):
         arguments = of_seeds[run.config.seed]
         # A finished run with the user's functions, data or model is checked again.
@@ -351,7 +352,7 @@ def _carry_out(
                     CheckedRun(run.asked, tasks[run.config.seed]),
                     arguments.progress or progress,
                 )
-            before = " (finished before)" if run.is_finished else ""
+            before = " (finished before)" if run.is_finished else left.after_one()
             told = f". {changed}" if changed else ""
             say(f"{head}: {batch.result(run)}{before}{told}", flush=True)
         except (TrainingError, ValueError) as error:

@@ -25,6 +25,21 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+class TimeLeft:
+    """Estimates the time that is left of several runs from the time of those done."""
+
+    def __init__(self, total: int):
+        """Begins to count the time."""
+        self._total, self._done, self._began = total, 0, time.monotonic()
+
+    def after_one(self) -> str:
+        """Returns `, 4:05 left` after one more run; nothing after the last."""
+        self._done += 1
+        left = self._total - self._done
+        each = (time.monotonic() - self._began) / self._done
+        return f", {duration(left * each)} left" if left > 0 else ""
+
+
 def count(number: Union[int, str], noun: str) -> str:
     """Formats a number with a noun: `1 round`, `2 rounds`, `2 to 4 rounds`."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"

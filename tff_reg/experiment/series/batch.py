@@ -184,6 +184,7 @@ class Batch:
         def work(run: PlannedRun) -> Optional[str]:
             return None if run.is_finished else self.run_one(run)
 
+        left = progress.TimeLeft(len(self._planned) - len(self._finished))
         for number, why in self._all(work, self._planned, begin):
             run = self._planned[number]
             if run.is_finished:
@@ -193,7 +194,8 @@ class Batch:
                 told = f"{result(run)}. {changed}" if changed else result(run)
                 self._say(f"{head(number)}: finished before, {told}", flush=True)
                 continue
-            self._end(head(number), f"failed ({why})" if why else result(run))
+            text = f"failed ({why})" if why else result(run)
+            self._end(head(number), text + left.after_one())
             if why:
                 self.failed.append(run)
             else:
