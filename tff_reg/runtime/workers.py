@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tff_reg.lazy import tf
@@ -19,6 +20,13 @@ _WAITING_BYTES = 16 * 2**20
 def may_wait(result: Any, at_a_time: int) -> int:
     """Returns the number of finished results that may wait for an earlier client's."""
     return min(at_a_time, _WAITING_BYTES // max(1, values.num_bytes(result)))
+
+
+def _longest_first(
+    left: Iterable[int], cohort: visits.Cohort
+) -> collections.deque[int]:
+    """Returns clients by their bytes, so that no long one is left for the end."""
+    return collections.deque(sorted(left, key=cohort.num_bytes, reverse=True))
 
 
 class Workers(Protocol):
@@ -44,6 +52,8 @@ class ClientWorkers:
         self.devices = tuple(devices)
         self._clients_in_parallel = clients_in_parallel
         self._pools = {}
+        # By program: how many results may wait, after the first round.
+        self._may_wait: Any = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
@@ -55,6 +65,8 @@ class ClientWorkers:
                 yield self._visit(cohort, index)
             return
         left = collections.deque(range(count))
+        if self._may_wait.get(cohort.program, 0) >= count:
+            left, window = _longest_first(left, cohort), count
         futures: dict[int, concurrent.futures.Future] = {}
         try:
             for index in range(count):
@@ -63,13 +75,12 @@ class ClientWorkers:
                     pool = self._pool(self._device(following))
                     futures[following] = pool.submit(self._visit, cohort, following)
                 result = futures.pop(index).result()
-                if index == 0 and may_wait(result, count) == count:
-                    # The longest first, so that no long one is left for the end.
-                    left = collections.deque(sorted(left, key=cohort.num_bytes))
-                    left.reverse()
-                    window = count
-                elif index == 0:
-                    window += may_wait(result, at_a_time)
+                if index == 0 and window < count:
+                    self._may_wait[cohort.program] = may_wait(result, count)
+                    if self._may_wait[cohort.program] == count:
+                        left, window = _longest_first(left, cohort), count
+                    else:
+                        window += may_wait(result, at_a_time)
                 yield result
                 del result
         finally:
