@@ -12,9 +12,7 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from tff_reg.lazy import tff
+from tff_reg.lazy import tf, tff
 
 # Name of what clients send for the measurement alone.
 PARTS = "for_drift"
