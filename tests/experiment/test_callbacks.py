@@ -2,13 +2,10 @@
 
 import itertools
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
 
-from docs.examples.wandb_callback import WandB
 from tests.experiment.finished import Notes, results
 from tff_reg import experiment, runtime
 from tff_reg.experiment import EarlyStopping
@@ -139,24 +136,6 @@ def test_a_run_that_ends_at_its_target_goes_on_for_a_higher_one(run, tmp_path):
     evaluate = accuracies(0.1, 0.5, 0.6, 0.5, 0.7, 0.8)
     assert to(tmp_path / "b", 0.65).summary["rounds"] == 5
     assert results(tmp_path / "a") == results(tmp_path / "b")
-
-
-def test_the_wandb_callback_of_the_documentation_logs_every_round_once(
-    run, tmp_path, monkeypatch
-):
-    started, logged = [], []
-    logger = types.SimpleNamespace(
-        log=lambda numbers, step: logged.append((step, "training/loss" in numbers)),
-        finish=lambda: logged.append("end"),
-    )
-    wandb = types.SimpleNamespace(init=lambda **given: started.append(given) or logger)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    run(tmp_path / "a", total_rounds=2, callbacks=[WandB("mine")])
-    run(tmp_path / "a", total_rounds=3, callbacks=[WandB("mine")])
-    assert logged == [(1, True), (2, True), "end", (3, True), "end"]
-    # The second goes on with the first.
-    assert started[0]["id"] == started[1]["id"] and started[0]["project"] == "mine"
-    assert started[0]["config"]["total_rounds"] == 2
 
 
 def test_the_best_model_may_be_that_of_a_round_evaluated_out_of_turn(run, tmp_path):

@@ -220,14 +220,12 @@ class RunConfig(
     )
     stop_at_target: bool = _of_rounds(
         False,
-        help="end the run after the round that reaches the largest of"
-        " target_accuracies",
+        help="end the run once the largest of target_accuracies is reached",
     )
     patience: Optional[int] = _of_rounds(
         None,
-        help="number of rounds without a better accuracy, on held-out examples"
-        " (validation_share), after which the run ends; without validation_share the"
-        " test set decides, which every table remarks",
+        help="rounds without a better accuracy, on held-out examples if there is a"
+        " validation_share and else on the test set, after which the run ends",
         minimum=1,
     )
     keep_best: bool = _of_files(
@@ -244,6 +242,12 @@ class RunConfig(
         1,
         help="number of rounds between two checkpoints",
         minimum=1,
+    )
+    track: tuple[str, ...] = _read_off(
+        (),
+        help="where config, numbers and pictures go as well: tensorboard,"
+        " wandb:PROJECT, mlflow:EXPERIMENT; a comparison is a group there",
+        placeholder="NAME[:PROJECT]",
     )
     output_dir: str = _read_off(
         "runs/{process}-{task}-seed{seed}",

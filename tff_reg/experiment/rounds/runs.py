@@ -26,6 +26,7 @@ from tff_reg.experiment.rounds import (
     progress as progress_lib,
     remarks,
     summary as summary_lib,
+    trackers,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.loop import name_of
@@ -94,6 +95,7 @@ class CheckedRun:
         self.config = config.resolved(tasks)
         if not writes:
             self.config = dataclasses.replace(self.config, output_dir=None)
+        trackers.of(self.config.track)
         self.values = self.config.dump()
         self.tasks = tasks
         self.directory: Optional[directory_lib.RunDirectory] = None
@@ -226,7 +228,7 @@ class CheckedRun:
             settings=settings,
             weight_names=evaluation.weight_names,
             progress=progress,
-            callbacks=[stopping, *given],
+            callbacks=[stopping, *trackers.of(config.track), *given],
             **of_training,
         )
 
