@@ -169,8 +169,8 @@ def test_central_is_one_client_with_the_steps_of_a_cohort():
     ("changes", "why"),
     [
         ({"process": "local+fedprox"}, "local does not combine with methods"),
-        ({"process": "local", "keep_best": True}, "process=local has no model that"),
-        ({"process": "central", "aggregator": "dp"}, "process=central has no model"),
+        ({"process": "local", "keep_best": True}, "process=local averages no models"),
+        ({"process": "central", "aggregator": "dp"}, "process=central averages no"),
     ],
 )
 def test_what_does_not_combine_with_references_is_refused(changes, why):

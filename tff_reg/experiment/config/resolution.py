@@ -380,9 +380,7 @@ class _Resolution:
                 self.values["client_evaluation"] = 0
         for name, usual in zip(names, ("mean", False, False, False, None)):
             if self.values[name] != usual:
-                why = (
-                    f"process={process} has no model that clients share; leave it out."
-                )
+                why = f"process={process} averages no models; leave it out."
                 raise SettingError(name, self.values[name], why)
 
     def _places(self) -> None:
