@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import json
 import math
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -210,6 +212,9 @@ class TensorBoard(Callback):
         self._where = str(run.directory.path)
         with self._system_errors():
             self._writer = tf.summary.create_file_writer(self._where)
+            with self._writer.as_default(step=0):
+                text = json.dumps(dict(run.settings), indent=2)
+                tf.summary.text("config", f"```\n{text}\n```")
             for row in run.rows:
                 self._write(row)
             self._writer.flush()
@@ -224,6 +229,10 @@ class TensorBoard(Callback):
     def on_end(self, run: Run) -> None:
         if self._writer is not None:
             with self._system_errors():
+                with self._writer.as_default(step=run.rounds_done):
+                    for path in sorted(pathlib.Path(self._where).glob("*.png")):
+                        image = tf.io.decode_png(path.read_bytes(), 3)
+                        tf.summary.image(path.stem, image[tf.newaxis])
                 self._writer.close()
 
     @contextlib.contextmanager

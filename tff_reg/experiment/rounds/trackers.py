@@ -1,9 +1,10 @@
-"""Trackers: a run's config, numbers and pictures in TensorBoard, W&B or MLflow.
+"""Trackers: a run's config, numbers and pictures in W&B or MLflow.
 
-    --track=tensorboard,wandb:PROJECT,mlflow:EXPERIMENT
+    --track=wandb:PROJECT,mlflow:EXPERIMENT
 
-The runs of a comparison are a group, by the name of their directory. A resumed run goes
-on in the same place. If a tracker fails, the run says so and goes on without it.
+`tensorboard` is allowed, too: its events are in every run's directory. The runs of a
+comparison are a group, by the name of their directory. A resumed run goes on in the
+same place. If a tracker fails, the run says so and goes on without it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import pathlib
 import sys
@@ -22,7 +22,6 @@ from typing import Any
 
 from tff_reg.experiment.rounds import metrics
 from tff_reg.experiment.rounds.callbacks import Callback, Row, Run
-from tff_reg.lazy import tf
 from tff_reg.settings import SettingError
 
 
@@ -35,7 +34,7 @@ class Tracker(Callback):
     _log: Callable[[Row], None]
     _end: Callable[[Sequence[pathlib.Path]], None]
 
-    def __init__(self, project: str = ""):
+    def __init__(self, project: str):
         """Connects to nothing yet; `project` is the project or experiment."""
         self._project = project
         self._id = uuid.uuid4().hex[:16]
@@ -73,33 +72,7 @@ class Tracker(Callback):
         self._try(run, self._end, pictures)
 
     def keep(self) -> Mapping[str, bytes]:
-        return {self._file: self._id.encode()} if self.package else {}
-
-
-class TensorBoard(Tracker):
-    """Adds config and pictures to the events that every run has."""
-
-    name = "tensorboard"
-
-    def _begin(self, run, is_resumed, name, group):
-        where = run.directory and str(run.directory.path)
-        self._writer = tf.summary.create_file_writer(where) if where else None
-        if self._writer is not None:
-            text = json.dumps(dict(run.settings), indent=2)
-            with self._writer.as_default(step=0):
-                tf.summary.text("config", f"```\n{text}\n```")
-
-    def _log(self, row):
-        pass
-
-    def _end(self, pictures):
-        if self._writer is None:
-            return
-        with self._writer.as_default(step=0):
-            for path in pictures:
-                image = tf.io.decode_png(path.read_bytes(), 3)
-                tf.summary.image(path.stem, image[tf.newaxis])
-        self._writer.close()
+        return {self._file: self._id.encode()}
 
 
 class WandB(Tracker):
@@ -167,7 +140,7 @@ class MLflow(Tracker):
         self._client.set_terminated(self._id)
 
 
-_KINDS = {each.name: each for each in (TensorBoard, WandB, MLflow)}
+_KINDS = {each.name: each for each in (WandB, MLflow)}
 
 
 def _known(row: Row) -> dict[str, float]:
@@ -176,15 +149,15 @@ def _known(row: Row) -> dict[str, float]:
 
 def of(names: Sequence[str]) -> list[Tracker]:
     """Returns the trackers of the setting `track`, whose packages must be there."""
-    return [_of(name) for name in dict.fromkeys(names)]
+    return [_of(name) for name in dict.fromkeys(names) if name != "tensorboard"]
 
 
 def _of(text: str) -> Tracker:
     name, _, project = text.partition(":")
     kind, why = _KINDS.get(name), None
-    if kind is None or bool(project) != bool(kind.package):
+    if kind is None or not project:
         why = "give tensorboard, wandb:PROJECT or mlflow:EXPERIMENT."
-    elif kind.package and importlib.util.find_spec(name) is None:
+    elif importlib.util.find_spec(name) is None:
         install = f"{sys.executable} -m pip install {kind.package}"
         why = f"the package is not installed: {install}"
     elif kind is WandB and not _has_account():
