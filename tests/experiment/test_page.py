@@ -63,7 +63,7 @@ def test_a_report_has_the_table_the_curves_the_clients_and_the_origin(tmp_path):
     assert "<br>\n- man&#x27;s own: man_strength" in text
     for word in ("FedAvg 50.5 %", "MAN 60.5 %", "FedAvg, finetuned", "da7a", "Holm"):
         assert word in parsed.text, word
-    assert "seed 0: 3 clients of 8 to 10 examples, 2 to 2 classes" in parsed.text
+    assert "seed 0, 8 to 10 examples, 2 to 2 classes, 1 to 1 entropy" in parsed.text
     assert "bin/compare --x='1 2'" in parsed.text and str(runs[3]) in parsed.text
     assert parsed.tags.count("svg") == 2
     # Nothing is loaded, and nothing runs.

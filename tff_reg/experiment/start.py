@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import protocol
+from tff_reg.experiment.report import comparison, protocol
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     live_curve,
@@ -191,4 +191,7 @@ def run(arguments: Arguments) -> RunResult:
     config, tasks = arguments.to_config()
     config = protocol.asked(config)
     checked = CheckedRun(config, tasks, writes=bool(config.output_dir))
-    return carried_out(arguments, checked, arguments.progress)
+    result = carried_out(arguments, checked, arguments.progress)
+    if config.output_dir:
+        comparison.report_run(checked.config.output_dir, "tff_reg.run, in Python")
+    return result

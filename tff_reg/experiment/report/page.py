@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import curves, tables
@@ -114,8 +114,7 @@ def clients_of(groups: Groups) -> str:
     """Returns box plots of the clients' accuracies; empty if no run has them."""
     found: dict[str, list[float]] = {}
     for name, runs in groups.items():
-        for path in (run.path / directory.CLIENTS for run in runs):
-            rows = tables.from_csv(path.read_text("utf-8")) if path.exists() else []
+        for rows in map(_read_clients, runs):
             for key in ("accuracy", "finetuned_accuracy"):
                 known = [100 * float(row[key]) for row in rows if row.get(key)]
                 of = catalogue.published_name(name)
@@ -149,27 +148,25 @@ def _figure(figure: Any, caption: str) -> str:
 
 
 def _origin(groups: Groups, command: str) -> str:
-    """Returns the commands, the data and the versions of runs as a list."""
+    """Returns the command, the data and the versions of runs as a list."""
     runs = [run for group in groups.values() for run in group]
 
-    def distinct(read: Any) -> str:
+    def distinct(read: Callable[[Run], Optional[str]]) -> str:
         return "\n".join(dict.fromkeys(filter(None, map(read, runs))))
+
+    def joined(run: Run, *names: str) -> str:
+        return ", ".join(filter(None, map(run.config.get, names)))
 
     facts = {
         "Command": command,
-        "Data (digest)": distinct(lambda run: run.config.get(digests.DATA)),
-        "Split of the data (digest)": distinct(_split),
+        "Data (digest)": distinct(lambda run: joined(run, digests.DATA)),
         "Clients": distinct(_clients),
         "Versions": distinct(
             lambda run: ", ".join(
-                f"{k} {v}" for k, v in (run.config.get("versions") or {}).items()
+                map(" ".join, (run.config.get("versions") or {}).items())
             )
         ),
-        "Machine": distinct(
-            lambda run: ", ".join(
-                filter(None, (run.config.get(k) for k in ("machine", "clients_run")))
-            )
-        ),
+        "Machine": distinct(lambda run: joined(run, "machine", "clients_run")),
         "Runs": "\n".join(str(run.path) for run in runs),
     }
     texts = [
@@ -186,23 +183,17 @@ def _lines(text: str) -> str:
     )
 
 
-def _split(run: Run) -> Optional[str]:
-    split = run.config.get(digests.DEALT)
-    return split and f"seed {run.summary['seed']}: {split}"
+def _clients(run: Run) -> str:
+    """Describes the split of the data, and the sizes and classes of the clients."""
+    words, rows = [f"seed {run.summary['seed']}"], _read_clients(run)
+    if run.config.get(digests.DEALT):
+        words.append(f"split {run.config[digests.DEALT]}")
+    for name in ("examples", "classes", "entropy_bits") if rows else ():
+        found = [float(row[name]) for row in rows]
+        words.append(f"{min(found):.3g} to {max(found):.3g} {name.replace('_', ' ')}")
+    return ", ".join(words)
 
 
-def _clients(run: Run) -> Optional[str]:
-    """Describes the sizes and the classes of a run's clients."""
+def _read_clients(run: Run) -> list[dict[str, str]]:
     path = run.path / directory.CLIENTS
-    if not path.exists():
-        return None
-    rows = tables.from_csv(path.read_text("utf-8"))
-    spans = {
-        name: [float(row[name]) for row in rows]
-        for name in ("examples", "classes", "entropy_bits")
-    }
-    words = [
-        f"{min(v):.3g} to {max(v):.3g} {name.replace('_bits', ' (bits)')}"
-        for name, v in spans.items()
-    ]
-    return f"seed {run.summary['seed']}: {len(rows)} clients of {', '.join(words)}"
+    return tables.from_csv(path.read_text("utf-8")) if path.exists() else []

@@ -48,19 +48,25 @@ class SettingsTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of `table.csv`."""
-        rows: dict[str, dict[str, Any]] = {n: {"process": n} for n in self._names}
-        found = {head: each.rows() for head, each in self.tables.items()}
-        columns = []
-        for heading, of_setting in found.items():
-            by_name = {str(row["process"]): row for row in of_setting}
-            for name, row in rows.items():
-                for key in ("runs", "accuracy_mean", "accuracy_std"):
-                    row[f"{key} ({heading})"] = by_name.get(name, {}).get(key)
-            columns.append({n: row["accuracy_mean"] for n, row in by_name.items()})
-        ranks = mean_ranks(columns)
-        for name, row in rows.items():
-            row["mean_rank"] = ranks.get(name)
-        return [*rows.values()]
+        found = {
+            heading: {str(row["process"]): row for row in table.rows()}
+            for heading, table in self.tables.items()
+        }
+        ranks = mean_ranks(
+            [{n: row["accuracy_mean"] for n, row in c.items()} for c in found.values()]
+        )
+        return [
+            {
+                "process": name,
+                **{
+                    f"{key} ({heading})": of_setting.get(name, {}).get(key)
+                    for heading, of_setting in found.items()
+                    for key in ("runs", "accuracy_mean", "accuracy_std")
+                },
+                "mean_rank": ranks.get(name),
+            }
+            for name in self._names
+        ]
 
     def _cells(self) -> dict[str, Sequence[str]]:
         cells: dict[str, Sequence[str]] = {"method": self._names}
