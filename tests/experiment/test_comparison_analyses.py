@@ -59,7 +59,9 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
     (path, *_), columns = four_runs, ["trace", "h_n_code", "mflops"]
 
     def left(**how):
-        found = batch.analyses_for(str(path), "a", columns, "all_clients", how)
+        found = batch.analyses_for(
+            str(path), "a", columns, "all_clients", how, {"examples": 512}
+        )
         return [(each.subject, each.flags) for each in found]
 
     hessian = "hessian", ("--weights=all_clients", "--clients=0")

@@ -41,7 +41,10 @@ def test_all_methods_have_the_tasks_settings_and_what_they_cannot_be_without(tmp
     )
     assert found.own["fedavg"] == ""
     assert found.own["fedavgm"] == "server_momentum=0.4"
-    assert found.own["fedadam"] == "server_optimizer=adam, server_learning_rate=0.01"
+    assert (
+        found.own["fedadam"]
+        == "server_optimizer=adam, server_learning_rate=0.01, server_beta1=0.9"
+    )
     assert found.own["fedsam"] == "fedsam_radius=0.05"
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tff_reg import curves, files, tables
-from tff_reg.analysis import estimates, landscape, plane, spectra
+from tff_reg.analysis import curvature, estimates, landscape, plane, spectra
 from tff_reg.experiment.report import cells as cells_lib, finished_runs
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
+from tff_reg.settings import settings_of
 
 FILES = ("figure.png", "density.png")
 # For each kind of picture: the subject of `bin/analyze`, and the file that it writes.
@@ -31,6 +33,11 @@ _OF = {
     "accuracy": "Accuracy ({}, %)",
     "all_clients": "Accuracy ({}, %) of the mean of all clients",
 }
+
+
+def hessian_defaults() -> dict[str, Any]:
+    """Returns the default settings of `bin/analyze hessian`."""
+    return {each.name: each.default for each in settings_of(curvature.Settings)}
 
 
 def analyses(
@@ -48,7 +55,12 @@ def analyses(
             analysis
             for run in finished
             for analysis in batch.analyses_for(
-                run.directory, run.name, ("lambda_max",), weights, how
+                run.directory,
+                run.name,
+                ("lambda_max",),
+                weights,
+                how,
+                hessian_defaults(),
             )
         ]
     how = {}

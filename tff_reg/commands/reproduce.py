@@ -137,7 +137,7 @@ def main(argv, stop, executor=None):
         print(*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), "", sep="\n")
     with several.carried_out(done, fail):
         done.run()
-        done.analyse(made.analyses(done.finished))
+        done.analyse(made.analyses(done.finished, figures.hessian_defaults()))
         done.analyse(figures.analyses(made, done.finished))
         made.write(output_dir, made.numbers(done.finished))
         if made.artifact.picture:

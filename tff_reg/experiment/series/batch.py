@@ -14,15 +14,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
 from tff_reg.experiment.series.plan import PlannedRun
-from tff_reg.settings import as_text, settings_of
-
-curvature = lazy.module("tff_reg.analysis.curvature")
+from tff_reg.settings import as_text
 
 # Exit status of a command whose flags are wrong.
 _WRONG_FLAGS = 2
@@ -54,17 +51,14 @@ def analyses_for(
     name: str,
     columns: Sequence[str],
     weights: str = finished_runs.WEIGHTS.default,
-    settings: Optional[Mapping[str, Any]] = None,
+    settings: Mapping[str, Any] = {},
+    defaults: Mapping[str, Any] = {},
 ) -> list[Analysis]:
     """Returns the analyses that columns need and a finished run lacks.
 
-    `settings` are those that differ from the defaults; None for any.
+    `settings` are those that differ from the defaults. A setting that is in neither may
+    have any value.
     """
-    defaults: Mapping[str, Any] = {}
-    if settings is not None:
-        fields = settings_of(curvature.Settings)
-        defaults = {each.name: each.default for each in fields}
-    settings = settings or {}
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
         for kind in (

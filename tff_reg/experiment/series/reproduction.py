@@ -141,8 +141,13 @@ class Reproduction:
             found.update(_TINY_HESSIAN)
         return found
 
-    def analyses(self, finished: Sequence[series.PlannedRun]) -> list[batch.Analysis]:
-        """Returns the analyses that the table's numbers need."""
+    def analyses(
+        self, finished: Sequence[series.PlannedRun], defaults: Mapping[str, Any] = {}
+    ) -> list[batch.Analysis]:
+        """Returns the analyses that the table's numbers need.
+
+        `defaults` are those of `bin/analyze hessian`.
+        """
         columns: dict[str, list[str]] = {}
         for cell in self.artifact.cells:
             asked = [artifact_lib.analysed(name) for name in cell.quantities]
@@ -159,6 +164,7 @@ class Reproduction:
                 columns[run.directory],
                 self.artifact.weights,
                 self.hessian,
+                defaults,
             )
         ]
 
