@@ -139,7 +139,7 @@ def test_code_that_goes_on_with_a_run_is_recorded_and_says_so(
     run, tmp_path, monkeypatch
 ):
     def made_by(code):
-        monkeypatch.setattr(loop.identity, "code", lambda *_: {"tff_reg": code})
+        monkeypatch.setattr(loop.identity, "code", lambda *_, **__: {"tff_reg": code})
 
     def run_on(total_rounds):
         notes = Notes()
