@@ -169,9 +169,8 @@ def _origin(groups: Groups, command: str) -> str:
         "Machine": distinct(lambda run: joined(run, "machine", "clients_run")),
         "Runs": "\n".join(str(run.path) for run in runs),
     }
-    texts = [
-        f"<dt>{n}</dt><dd>{_lines(each)}</dd>" for n, each in facts.items() if each
-    ]
+    known = {name: text for name, text in facts.items() if text}
+    texts = [f"<dt>{n}</dt><dd>{_lines(text)}</dd>" for n, text in known.items()]
     return f"<dl>{''.join(texts)}</dl>"
 
 

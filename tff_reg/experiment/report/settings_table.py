@@ -48,7 +48,7 @@ class SettingsTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of `table.csv`."""
-        found = {
+        found: dict[str, dict[str, Any]] = {
             heading: {str(row["process"]): row for row in table.rows()}
             for heading, table in self.tables.items()
         }
