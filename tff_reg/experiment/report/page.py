@@ -190,7 +190,7 @@ def _clients(run: Run) -> str:
     for name in ("examples", "classes", "entropy_bits") if rows else ():
         found = [float(row[name]) for row in rows]
         words.append(f"{min(found):.3g} to {max(found):.3g} {name.replace('_', ' ')}")
-    return ", ".join(words)
+    return ", ".join(words) if len(words) > 1 else ""
 
 
 def _read_clients(run: Run) -> list[dict[str, str]]:
