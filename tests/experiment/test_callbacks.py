@@ -9,7 +9,7 @@ import pytest
 from tests.experiment.finished import Notes, results
 from tff_reg import experiment, runtime
 from tff_reg.experiment import EarlyStopping
-from tff_reg.experiment.rounds import summary as summary_lib
+from tff_reg.experiment.rounds import metrics, summary as summary_lib
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,6 +104,9 @@ def test_early_stopping_finishes_a_run(run, tiny_data, tmp_path):
     assert summary_lib.of_finished_run(directory, wanted) == result.summary
     tiny_data.asked.clear()
     assert run(**arguments).summary == result.summary and not tiny_data.asked
+    # Not where the run's own patience ended it.
+    table, stays = metrics.MetricsTable(), {"patience": 2, "total_rounds": 9}
+    assert not summary_lib.goes_on(result.summary["stopped_early"], table, stays)
     more = run(**{**arguments, "callbacks": []}, total_rounds=7)
     assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary
 
@@ -131,7 +134,8 @@ def test_a_run_that_ends_at_its_target_goes_on_for_a_higher_one(run, tmp_path):
     first = to(tmp_path / "a", 0.55, 0.2).summary
     assert first["rounds"] == 3 and first["rounds_to_target"] == {"0.55": 3, "0.2": 2}
     assert first["stopped_early"]["reason"] == "it has reached the target accuracy 0.55"
-    assert to(tmp_path / "a", 0.3).summary["rounds"] == 3
+    with pytest.raises(experiment.DirectoryError, match="stop_at_target=0.55"):
+        to(tmp_path / "a", 0.3)
     assert to(tmp_path / "a", 0.65).summary["rounds"] == 5
     evaluate = accuracies(0.1, 0.5, 0.6, 0.5, 0.7, 0.8)
     assert to(tmp_path / "b", 0.65).summary["rounds"] == 5

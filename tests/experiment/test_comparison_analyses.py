@@ -163,11 +163,14 @@ def test_the_cost_to_a_target_is_that_of_the_rounds_to_it(tmp_path, drawn):
         experiment.compare(runs, tmp_path / "o", columns=["megabytes"])
 
 
-def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(tmp_path):
+def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(
+    tmp_path, drawn
+):
     def text(**settings):
         early = dict(patience=1, total_rounds=9, **settings)
+        accuracies = [[0.5, 0.7], [0.5, 0.5, 0.6]]
         runs = [
-            write_run(tmp_path / f"{p}{s}", [0.5] * (2 + s), process=p, seed=s, **early)
+            write_run(tmp_path / f"{p}{s}", accuracies[s], process=p, seed=s, **early)
             for p in ("fedavg", "man")
             for s in (0, 1)
         ]
@@ -177,4 +180,45 @@ def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(tm
     found = text()
     assert "after 2 to 3 rounds" in found and "total_rounds=9" in found
     assert found.count("WARNING: the test set decided when runs end") == 1
+    assert drawn[0][0][0].mean == pytest.approx([0.5, 0.6, 0.65])  # 0.7 stays.
+    assert drawn[0][0][0].rounds == [1, 2, 3]
     assert "WARNING" not in text(validation_share=0.1)
+    # The same by a callback.
+    reason = {"reason": "no better test accuracy in 1 rounds", "total_rounds": 9}
+    for path in (tmp_path / "man0", tmp_path / "man1"):
+        for name, changes in (
+            ("config.json", {"patience": None, "validation_share": None}),
+            ("summary.json", {"stopped_early": reason}),
+        ):
+            values = {**json.loads((path / name).read_text()), **changes}
+            (path / name).write_text(json.dumps(values))
+    experiment.compare([tmp_path / "man0", tmp_path / "man1"], tmp_path / "o")
+    assert "WARNING: the test set" in text_of(tmp_path / "o")
+
+
+def test_runs_that_stop_at_other_targets_are_not_one_method(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"{s}",
+            [0.5],
+            seed=s,
+            stop_at_target=True,
+            target_accuracies=[target],
+            target_measure="raw",
+            target_model="server",
+        )
+        for s, target in enumerate((0.3, 0.5))
+    ]
+    with pytest.raises(comparison.ComparisonError, match="differ in stop_at_target"):
+        experiment.compare(runs, tmp_path / "o")
+    found = {"a": runs[:1], "b": runs[1:]}
+    experiment.compare(found, tmp_path / "o")
+    told = "stop_at_target: 0.3 (raw, server) (a), 0.5 (raw, server) (b)"
+    assert told in text_of(tmp_path / "o")
+
+
+def test_an_independent_cohort_is_never_empty(tmp_path):
+    # Of clients with an example each: 1 / (1 - (1 - 1/3)^3) of them a round.
+    cohorts = dict(client_sampling="independent", num_clients=3, clients_per_round=1)
+    run = write_run(tmp_path, [0.5], columns={"num_examples": 27 / 19}, **cohorts)
+    assert finished_runs.read(run).examples == {1: pytest.approx(1)}

@@ -196,3 +196,19 @@ def test_the_command_tells_protocol_or_differences_before_its_first_run(tmp_path
     flags = ["--processes=fedavg", f"--output_dir={tmp_path}", "--settings_of=fedavq"]
     done = commands.call(compare.main, *flags)
     assert done.returncode == 2 and "(did you mean fedavg?)" in done.stderr
+
+
+def test_columns_of_settings_have_what_all_methods_have_in_common(tmp_path):
+    of_columns = {
+        f"concentration={each}": {
+            name: [found.dump()]
+            for name, found in plan(
+                tmp_path, "fedadam", "fedavg", concentration=each
+            ).items()
+        }
+        for each in (0.1, 0.3)
+    }
+    text = " ".join(protocol.lines_of_columns(of_columns))
+    common, own = text.split("- fedadam's own: ")
+    assert "server_optimizer" not in common and "concentration" not in text
+    assert own.startswith("server_optimizer=adam, server_learning_rate=0.01")

@@ -323,6 +323,14 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
             "client_optimizer_fn replaces client_learning_rates",
         ),
         ({"learning_rate_schedule": "cosine"}, "cosine' needs total_rounds"),
+        (
+            {
+                "learning_rate_schedule": "listed",
+                "client_learning_rates": (0.1,),
+                "client_learning_rate": 0.4,
+            },
+            "client_learning_rates has the rate",
+        ),
         ({"process": "freeze"}, "cosine' needs total_rounds"),  # Of the paper.
         ({"learning_rate_schedule": "exponential"}, "needs learning_rate_decay"),
     ],

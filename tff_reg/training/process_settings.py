@@ -230,6 +230,9 @@ def check_chosen(
         both = [name for name in replaced if name in chosen]
         if both and rest.get(argument) is not None:
             raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
+    rates = settings.client_learning_rates
+    if rates and settings.client_learning_rate != rates[0]:
+        raise TypeError("client_learning_rates has the rate: no client_learning_rate.")
     is_cosine = settings.learning_rate_schedule == "cosine"
     if is_cosine and "total_rounds" not in chosen:  # The paper may have the schedule.
         raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")

@@ -58,7 +58,17 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     same identity have the same numbers.
     """
     left_out = _NO_EFFECT | NOT_SETTINGS
-    return {name: value for name, value in values.items() if name not in left_out}
+    found = {name: value for name, value in values.items() if name not in left_out}
+    return {**found, **target(values)}
+
+
+def target(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns `stop_at_target` with its target; empty if a run does not stop there."""
+    if not values.get("stop_at_target"):
+        return {}
+    names = ("target_accuracies", "target_measure", "target_model")
+    accuracies, measure, model = map(values.get, names)
+    return {"stop_at_target": f"{max(accuracies or [1]):g} ({measure}, {model})"}
 
 
 def differences(

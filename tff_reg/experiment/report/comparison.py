@@ -328,7 +328,9 @@ def _write_costs(directory: pathlib.Path, table: table_lib.Table, title: str) ->
         is_asked = table.targets or cost in (*table.columns, "multiply_adds")
         found = []
         if is_asked and all(cost in run.costs for run in runs):
-            found = _curves(table.groups, lambda run, at, of=cost: run.costs[of][at])
+            found = _curves(
+                table.groups, lambda run, at, of=cost: _latest(run.costs[of], at)
+            )
         _write_picture(directory / name, table, found, title, across)
 
 
@@ -339,8 +341,11 @@ def _curves(
     """Returns the curves of the groups that were evaluated."""
     found = []
     for name, group in groups.items():
-        rounds = sorted(set.intersection(*(set(run.accuracies) for run in group)))
-        values = [[run.accuracies[number] for run in group] for number in rounds]
+        of_runs = [set(run.accuracies) for run in group]
+        rounds = sorted(set.intersection(*of_runs))
+        if rounds and any(run.ends_itself for run in group):
+            rounds = [n for n in sorted(set.union(*of_runs)) if n >= rounds[0]]
+        values = [[_latest(run.accuracies, n) for run in group] for n in rounds]
         places = [
             statistics.fmean([place(run, number) for run in group]) for number in rounds
         ]
@@ -349,6 +354,11 @@ def _curves(
             bands = [cells.deviation(each) or 0.0 for each in values]
             found.append(curves.Curve(name, places, means, bands))
     return found
+
+
+def _latest(values: Mapping[int, float], number: int) -> float:
+    """Returns the value of a round, or the last before: a run that ended keeps it."""
+    return values[max(each for each in values if each <= number)]
 
 
 def _write_picture(

@@ -109,7 +109,20 @@ class Run:
     def ends_itself(self) -> bool:
         """Whether the run may end before its last round."""
         names = ("patience", "stop_at_target")
-        return any(self.config.get(name) for name in names)
+        reason = self._reason
+        by_callback = reason.startswith((summary_lib.REACHED, summary_lib.NO_BETTER))
+        return by_callback or any(self.config.get(name) for name in names)
+
+    @property
+    def ends_by_test_set(self) -> bool:
+        """Whether test examples decide when it ends."""
+        has_patience = self.config.get("patience") is not None
+        is_patient = has_patience or self._reason.startswith(summary_lib.NO_BETTER)
+        return is_patient and not self.is_held_out
+
+    @property
+    def _reason(self) -> str:
+        return (self.summary.get(summary_lib.STOPPED_EARLY) or {}).get("reason", "")
 
 
 def read(
@@ -182,7 +195,11 @@ def _examples(
     if not is_counted or config.get("sample_fn"):
         return {}
     of_rounds = table.column(metrics.NUM_EXAMPLES)
-    totals = itertools.accumulate(n / config["clients_per_round"] for n in of_rounds)
+    cohort = config["clients_per_round"]
+    if config.get("client_sampling") == "independent":  # An empty one is drawn again.
+        total = config["num_clients"]
+        cohort /= 1 - (1 - cohort / total) ** total
+    totals = itertools.accumulate(n / cohort for n in of_rounds)
     return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import digests
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
 from tff_reg.settings import as_text
@@ -94,7 +94,10 @@ def of(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Container[str] = ()
 ) -> Protocol:
     """Returns the protocol of runs."""
-    firsts = {name: configs[0] for name, configs in groups.items()}
+    firsts = {
+        name: {**first, **identity.target(first)}
+        for name, (first, *_) in groups.items()
+    }
     owned = {name: _names_of_methods(config) for name, config in firsts.items()}
     common, differences = {}, {}
     for name in (*_SETTINGS, *_RECORDED):
@@ -145,19 +148,38 @@ def lines_of_columns(
 
     Further lines have the settings of a column that its heading does not name.
     """
-    groups = [*columns.values()]
-    found = of({name: next(iter(each.values())) for name, each in columns.items()})
-    common = dataclasses.replace(found, own=of(groups[0]).own, differences={})
-    texts = {
-        heading: ", ".join(
-            f"{name}={as_text(values[heading])}"
-            for name, values in found.differences.items()
-            if name in _SETTINGS and f"{name}=" not in heading
-            if values.get(heading) is not None
-        )
-        for heading in columns
+    groups = {
+        f"{heading}\n{name}": configs
+        for heading, of_setting in columns.items()
+        for name, configs in of_setting.items()
     }
-    lines = [f"- {heading}: {text}" for heading, text in texts.items() if text]
+    found = of(groups)
+    own: dict[str, dict[str, list[str]]] = {}
+    lines = []
+    for heading, of_setting in columns.items():
+        keys = {f"{heading}\n{name}": name for name in of_setting}
+        said = []
+        for name, values in found.differences.items():
+            free = {
+                as_text(values[key]): None
+                for key in keys
+                if values.get(key) is not None
+                and name not in _names_of_methods(groups[key][0])
+            }
+            is_named = name in (part.split("=")[0] for part in heading.split(", "))
+            if free and name in _SETTINGS and not is_named:
+                said.append(f"{name}={' or '.join(free)}")
+        lines += [f"- {heading}: {', '.join(said)}"] if said else []
+        for key, name in keys.items():
+            own.setdefault(name, {}).setdefault(found.own[key], []).append(heading)
+    in_words = {
+        name: "; ".join(
+            f"{text} ({'; '.join(where)})" if text and len(texts) > 1 else text
+            for text, where in texts.items()
+        )
+        for name, texts in own.items()
+    }
+    common = dataclasses.replace(found, own=in_words, differences={})
     return [*common.lines(), *itertools.chain(*map(_wrapped, lines))]
 
 

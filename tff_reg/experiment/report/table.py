@@ -295,7 +295,7 @@ class Table:
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
         runs = [run for group in self.groups.values() for run in group]
-        if any(r.config.get("patience") and not r.is_held_out for r in runs):
+        if any(run.ends_by_test_set for run in runs):
             notes.append(
                 "WARNING: the test set decided when runs end (patience without"
                 " validation_share), so their accuracies are too high."
@@ -350,6 +350,8 @@ class Table:
             f"{accuracy_of} after {progress.count(self._rounds, 'round')}: mean ±"
             " sample standard deviation (n - 1) over seeds; one seed has no deviation."
         ]
+        if " to " in self._rounds:
+            texts.append("In curves a run that has ended keeps its last accuracy.")
         if "held-out" in accuracy_of.lower():
             texts.append(
                 "Held-out examples are training examples that nobody trains on."

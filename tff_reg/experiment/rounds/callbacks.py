@@ -282,7 +282,7 @@ class EarlyStopping(Callback):
         best = -max(known, default=(0.0, 0))[1]
         if self._patience and run.rounds_done - best >= self._patience:
             tested = metrics.tested(run.settings)
-            return f"no better {tested} accuracy in {self._patience} rounds"
+            return f"{summary.NO_BETTER} {tested} accuracy in {self._patience} rounds"
         return None
 
 

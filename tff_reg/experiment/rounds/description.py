@@ -95,6 +95,7 @@ def header(
 
 def listed(values: Mapping[str, Any], without: Container[str] = ()) -> str:
     """Lists settings on which numbers depend as flags; most defaults are left out."""
+    values = {**values, **identity.target(values)}
     return ", ".join(
         f"{name}={_shortened(values[name])}"
         for name, default in DEFAULTS.items()

@@ -133,7 +133,11 @@ class RunDirectory:
         if self._config is None:
             return
         # A run may be continued to more rounds: `_check_rounds` checks these settings.
-        of_rounds = ("total_rounds", "client_learning_rates")
+        of_rounds = ["total_rounds", "client_learning_rates"]
+        at = [identity_lib.target(each) for each in (self._config, settings)]
+        before, now = (each.get("stop_at_target", "").split(" ", 1) for each in at)
+        if before[1:] == now[1:] and now[1:] and float(now[0]) >= float(before[0]):
+            of_rounds.append("stop_at_target")  # It goes on to a higher target.
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
                 raise self._error(
@@ -141,12 +145,10 @@ class RunDirectory:
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
             # The user may have given neither of the two values.
-            before, now = (
-                "none" if each[name] is None else as_text(each[name])
-                for each in (self._config, settings)
-            )
+            values = (identity_lib.identity(e)[name] for e in (self._config, settings))
+            first, second = ("none" if v is None else as_text(v) for v in values)
             raise self._error(
-                f"it has a run with {name}={before}, not {now}; {_OTHERWISE}"
+                f"it has a run with {name}={first}, not {second}; {_OTHERWISE}"
             )
 
         if "total_rounds" in settings:

@@ -180,7 +180,8 @@ class Rounds:
             if stopped is not None:
                 stopped = json.loads(stopped)
                 if not summary_lib.goes_on(stopped, run.table, self._settings):
-                    run.stopped_early = stopped
+                    asked = max(stopped["total_rounds"], run.total_rounds)
+                    run.stopped_early = {**stopped, "total_rounds": asked}
             run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
             if changed := identity.other_code(directory.config or {}):
                 run.say(changed)

@@ -20,6 +20,7 @@ EMA_MOMENTUM = 0.9
 STOPPED_EARLY = "stopped_early"
 # The beginning of the reason of `stop_at_target`.
 REACHED = "it has reached the target accuracy"
+NO_BETTER = "no better"
 
 # Metrics that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
@@ -181,11 +182,11 @@ def goes_on(
     settings: Mapping[str, Any],
 ) -> bool:
     """Returns whether settings ask for more of a run that ended early."""
-    if settings["total_rounds"] > stopped["total_rounds"]:
-        return True
-    is_of_target = stopped["reason"].startswith(REACHED)
-    asks = is_of_target and settings.get("stop_at_target", False)
-    return asks and target_reached(table, settings) is None
+    if stopped["reason"].startswith(REACHED) and settings.get("stop_at_target"):
+        return target_reached(table, settings) is None
+    if stopped["reason"].startswith(NO_BETTER) and settings.get("patience"):
+        return False
+    return settings["total_rounds"] > stopped["total_rounds"]
 
 
 def of_finished_run(

@@ -153,7 +153,8 @@ class Tuning:
         }
 
     def _plan(self, process, settings, share, seed, tasks) -> series.PlannedRun:
-        common = self._with(settings, validation_share=share)
+        # All settings have the same rounds.
+        common = self._with(settings, validation_share=share, stop_at_target=False)
         asked = series.of_process(common, process, seed)
         label = "-".join(f"{name}{as_text(v)}" for name, v in settings.items())
         where = os.path.join(
