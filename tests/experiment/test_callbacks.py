@@ -111,6 +111,15 @@ def test_early_stopping_finishes_a_run(run, tiny_data, tmp_path):
     assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary
 
 
+def test_a_misspelt_hook_is_told(run):
+    class Misspelt(experiment.Callback):
+        def on_rond(self, run, row):
+            pass
+
+    with pytest.raises(TypeError, match=r"on_rond is no hook.*mean on_round\?"):
+        run(callbacks=[Misspelt()])
+
+
 def test_early_stopping_counts_rounds_that_were_tested(run):
     # Every other round is tested, and every test is better.
     improving = run(

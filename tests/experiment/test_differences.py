@@ -1,6 +1,7 @@
 """Paired differences to a baseline: the statistics, and what a table has of them."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -136,6 +137,8 @@ def test_bold_are_the_best_and_all_that_a_paired_interval_does_not_exclude(tmp_p
     assert "| fedavg | 3 | 60.00 ± 10.00 |" in paired
     assert "**62.00 ± 9.95**" in paired and "**61.97 ± 10.05**" in paired
     assert "In bold: the best, and the rows whose 95 % interval" in paired
+    # Of a row that is not finite, or has no accuracy, nothing is known.
+    assert "**" not in text(fedavg=[70, 72], fedprox=[71, 72], man=[math.nan] * 2)
     # Of rows that tie, each counts as the best, in any order.
     tied = dict(
         fedavg=[10.3, 10.3], fedprox=[10.1, 10.5], man=[10.1, 10.2], moon=[5, 5.1]

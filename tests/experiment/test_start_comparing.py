@@ -180,11 +180,12 @@ def test_every_run_has_its_own_callbacks_and_seeds_may_have_their_models():
 
 
 # Five seconds: a grid is a run more for each of its settings.
-def test_a_grid_is_tried_on_held_out_examples():
+def test_a_grid_is_tried_on_held_out_examples(tmp_path):
     given = {**COMPARED, "model": keras_model(), "total_rounds": 1}
     grid = {"client_learning_rate": [1e-9, 0.01]}
-    made = tff_reg.compare(["fedavg"], **given, grid=grid)
+    made = tff_reg.compare(["fedavg"], **given, grid=grid, output_dir=str(tmp_path))
     (row,) = made.rows
+    assert (tmp_path / "grid.csv").read_text().count("\n") == 3
     assert row["setting"].startswith("client_learning_rate=")
     assert row["settings_tried"] == 2 and row["accuracy_mean"] is not None
     assert row["held_out_accuracy_mean"] >= row["held_out_accuracy_lowest"]

@@ -91,6 +91,7 @@ def test_a_grid_is_read_and_every_method_tries_what_it_has():
         ("batch_size=", "no NAME=VALUE"),
         ("batch_size=x", "batch_size=x: it must be a whole number"),
         ("fedprox_strength=-1", "fedprox_strength=-1.0: it must be at least 0"),
+        ("concentration=1,2", "concentration is not a setting that can be tuned"),
         ("output_dir=a", "output_dir is not a setting that can be tuned"),
     ],
 )

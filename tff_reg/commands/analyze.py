@@ -174,7 +174,10 @@ def _weights(given):
 
 def _config(run_dir):
     """Returns the settings of a run."""
-    values = directory.RunDirectory(run_dir).config
+    try:
+        values = directory.RunDirectory(run_dir).config
+    except directory.DirectoryError:
+        values = None
     if values is None:
         raise SettingError("run_dir", run_dir, "there is no run.")
     return config.ResolvedConfig.load(values)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import os
+import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
@@ -28,7 +29,13 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.loop import TrainingError, name_of
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.series import axis, batch, plan as series, tuning
+from tff_reg.experiment.series import (
+    axis,
+    batch,
+    plan as series,
+    sensitivity,
+    tuning,
+)
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -194,6 +201,9 @@ def _compare(arguments: Arguments) -> Comparison:
             failed = _carry_out(tuner.planned, of_seeds, tasks, say)
             done = [run for run in tuner.planned if run.name not in failed]
             tuned = tuner.best(done)
+            if config.output_dir:
+                rows = tuner.rows(done)
+                sensitivity.write(rows, tuner.names, pathlib.Path(config.output_dir))
             planned = tuner.plan(tuned, tasks)
             if not planned:
                 raise TrainingError("No setting of the grid ended finite.")

@@ -120,7 +120,7 @@ def to_baseline(
             (mean, half), spread = interval(differences), statistics.stdev(differences)
             found[name] = Difference(
                 *(len(differences), mean),
-                *((None, None) if math.isinf(half) else (mean - half, mean + half)),
+                *((mean - half, mean + half) if spread > ROUNDING else (None, None)),
                 p=sign_flip(differences),
                 effect_size=mean / spread if spread > ROUNDING else None,
             )
@@ -132,8 +132,11 @@ def to_baseline(
 
 def are_best(
     rows: Sequence[Mapping[int, float]], choose: Callable[..., float]
-) -> list[bool]:
-    """Returns which rows' 95 % intervals against the best, or one of equals, have 0."""
+) -> list[Optional[bool]]:
+    """Returns which rows' 95 % intervals against the best, or one of equals, have 0.
+
+    None for rows without values, of which nothing is known.
+    """
     means = [statistics.fmean(row.values()) if row else math.nan for row in rows]
     best = choose([mean for mean in means if not math.isnan(mean)], default=math.nan)
     equals = [row for row, mean in zip(rows, means) if abs(mean - best) <= ROUNDING]
@@ -142,7 +145,7 @@ def are_best(
         mean, half = interval(paired(row, other))
         return abs(mean) <= half + ROUNDING
 
-    return [bool(row) and any(is_near(row, each) for each in equals) for row in rows]
+    return [any(is_near(row, e) for e in equals) if row else None for row in rows]
 
 
 def row(found: Optional[Difference]) -> dict[str, Any]:

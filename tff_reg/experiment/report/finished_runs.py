@@ -116,9 +116,7 @@ class Run:
     @property
     def ends_by_test_set(self) -> bool:
         """Whether test examples decide when it ends."""
-        has_patience = self.config.get("patience") is not None
-        is_patient = has_patience or self._reason.startswith(summary_lib.NO_BETTER)
-        return is_patient and not self.is_held_out
+        return self.ends_itself and not self.is_held_out
 
     @property
     def _reason(self) -> str:

@@ -182,7 +182,7 @@ class Table:
             return texts
         is_best = differences.are_best([*self._by_seed(key).values()], choose)
         return [
-            f"**{text}**" if good and not all(is_best) else text
+            f"**{text}**" if good and False in is_best else text
             for text, good in zip(texts, is_best)
         ]
 
@@ -297,8 +297,9 @@ class Table:
         runs = [run for group in self.groups.values() for run in group]
         if any(run.ends_by_test_set for run in runs):
             notes.append(
-                "WARNING: the test set decided when runs end (patience without"
-                " validation_share), so their accuracies are too high."
+                "WARNING: the test set decided when runs end (patience or"
+                " stop_at_target without validation_share), so their accuracies are"
+                " too high."
             )
         configs = {name: [r.config for r in g] for name, g in self.groups.items()}
         remarks = [

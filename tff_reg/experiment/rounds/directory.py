@@ -48,7 +48,9 @@ _DIGESTS = {
     digests.DATA: "other data",
     digests.DEALT: "other clients, or of another split of the data into them",
     **{name: f"another {what}" for name, what in digests.FUNCTIONS.items()},
-    digests.KERAS_MODEL: "another Keras model",
+    **dict.fromkeys(
+        (digests.KERAS_MODEL, "keras_blocks", "keras_loss"), "another Keras model"
+    ),
     digests.KERAS_WEIGHTS: (
         "a Keras model that begins with other weights (call"
         " keras.utils.set_random_seed before it is made)"

@@ -22,6 +22,7 @@ from tff_reg.experiment.rounds import (
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.loop import Rounds
 from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.settings import near_names
 
 if TYPE_CHECKING:
     from tff_reg.experiment.rounds.client_evaluation import ClientResults
@@ -129,6 +130,10 @@ class Training:
                     f"callbacks has a {type(each).__name__}; give objects of"
                     " experiment.Callback's sub-classes."
                 )
+            for name in {*dir(each)} - {*dir(Callback)}:
+                if name.startswith("on_") and (near := near_names(name, dir(Callback))):
+                    kind = type(each).__name__
+                    raise TypeError(f"{kind}.{name} is no hook of a callback{near}.")
         if self.client_sampling not in ("fixed", "independent"):
             raise ValueError(
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"

@@ -43,8 +43,10 @@ class _Seeds(Setting):
         found = super().read(text.removesuffix(","))
         return self.of(found if "," in text else found[0] if found else 0)
 
-    def of(self, given: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    def of(self, given: Union[int, str, Sequence[int]]) -> tuple[int, ...]:
         """Returns the seeds: of a number as many (0, 1, ...), of a list these."""
+        if isinstance(given, str):
+            return self.read(given)
         if isinstance(given, numbers.Integral) and not isinstance(given, bool):
             given = int(given)
         if isinstance(given, bool) or (isinstance(given, int) and given < 1):

@@ -39,8 +39,20 @@ GRID = Setting(
 # The fraction that is held out by default.
 VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
-# Settings that cannot be tuned.
+# Settings that cannot be tuned: with other data or clients a method is not compared.
 _FIXED = (
+    "task",
+    "scale",
+    "partition",
+    "concentration",
+    "classes_per_client",
+    "split_file",
+    "num_clients",
+    "clients_per_round",
+    "participation",
+    "client_sampling",
+    "client_test_share",
+    "synthetic_data",
     "process",
     "recipe",
     "settings_of",
