@@ -2,9 +2,10 @@
 
 Images are uint8 [n, height, width, channels] (or without channels) or float32. uint8
 images are normalised with the training images' own mean and deviation, float32 images
-are not. Labels are whole numbers from 0. The file may also hold `domain` (a whole
-number from 0 for each training example), `class_names` and `domain_names`. The
-augmentation is pad-crop by 4 pixels and flip. The file is read without pickles.
+are not. Labels are whole numbers from 0. The file may also hold `domain` and
+`test_domain` (a whole number from 0 for each training and test example), `class_names`
+and `domain_names`. The augmentation is pad-crop by 4 pixels and flip. The file is read
+without pickles.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def load(data_dir: str) -> image_data.ImageData:
       DataError: If the file is damaged or its arrays do not fit together.
     """
     names = ("x_train", "y_train", "x_test", "y_test")
-    extras = ("domain", "class_names", "domain_names")
+    extras = ("domain", "test_domain", "class_names", "domain_names")
     content = read_npz(data_dir, names, extras)
     x_train, y_train, x_test, y_test = (content[name] for name in names)
     x_train = check_images(x_train, f"x_train in {data_dir}")
@@ -53,16 +54,18 @@ def load(data_dir: str) -> image_data.ImageData:
             f"{len(y_train)} and {len(y_test)} labels; each image needs one label."
         )
     class_names = _names(content.get("class_names"), y_train, y_test)
-    domains = content.get("domain")
-    domain_names = ()
-    if domains is not None:
-        domain_names = _names(content.get("domain_names"), domains)
-        where = f"domain in {data_dir}"
-        domains = image_data.check_labels(domains, len(domain_names), where)
-        if len(domains) != len(y_train):
+    domains, domain_names = {}, ()
+    if "domain" in content:
+        names = ("domain", "test_domain")
+        domains = {name: content[name] for name in names if name in content}
+        domain_names = _names(content.get("domain_names"), *domains.values())
+    for name, found in domains.items():
+        y, where = y_train if name == "domain" else y_test, f"{name} in {data_dir}"
+        domains[name] = image_data.check_labels(found, len(domain_names), where)
+        if len(found) != len(y):
             raise DataError(
-                f"{where} has {len(domains)} numbers for {len(y_train)} training "
-                "examples; each example needs one."
+                f"{where} has {len(found)} numbers for {len(y)} examples; each example"
+                " needs one."
             )
     check_scale(x_train, x_test, f"{data_dir}: x_train", "x_test")
     return image_data.of_parts(
@@ -70,7 +73,8 @@ def load(data_dir: str) -> image_data.ImageData:
         (x_test, y_test),
         class_names,
         data_dir,
-        domains=domains,
+        domains=domains.get("domain"),
+        test_domains=domains.get("test_domain"),
         domain_names=domain_names,
     )
 

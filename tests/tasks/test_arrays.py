@@ -40,14 +40,11 @@ def test_reads_the_arrays_of_the_file(tmp_path, save):
 
 def test_reads_domains_and_names(tmp_path):
     domain = np.arange(12, dtype=np.int16) // 6
-    data = arrays.load(
-        _save(
-            tmp_path,
-            **_arrays(domain=domain, class_names=np.array(["a", "b", "c", "d"])),
-        )
-    )
+    more = dict(domain=domain, test_domain=[1, 0, 2, 0], class_names=[*"abcd"])
+    data = arrays.load(_save(tmp_path, **_arrays(**more)))
     assert data.class_names == ("a", "b", "c", "d")
-    assert np.array_equal(data.domains, domain) and data.domain_names == ("0", "1")
+    assert np.array_equal(data.domains, domain) and data.domain_names == (*"012",)
+    assert data.test_domains.tolist() == [1, 0, 2, 0]
 
 
 def test_float_images_are_not_normalised_again(tmp_path):
@@ -82,7 +79,8 @@ def test_float_images_are_not_normalised_again(tmp_path):
             },
             "x_train reaches up to 0.5 and x_test up to 128; bring both to one scale",
         ),
-        ({"domain": np.arange(3)}, "3 numbers for 12 training"),
+        ({"domain": np.arange(3)}, "3 numbers for 12 examples"),
+        ({"domain": [0] * 12, "test_domain": [0, 0]}, "2 numbers for 4 examples"),
         ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),
     ],
 )
