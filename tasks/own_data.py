@@ -11,6 +11,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+import attrs
+
 from tff_reg import data as data_lib, lazy, models
 from tff_reg.data import augmentation, dtypes
 from tff_reg.experiment.config import scale as scale_lib, task_settings
@@ -66,11 +68,7 @@ class OwnModel:
         """Builds a task with the user's model."""
         built = lazy.tasks.build(task, **settings)
         _check_model(self._model_fn, built.image_shape, built.num_classes, task)
-        names = ("client_data", "class_names", "augment_fn", "normalize_fn")
-        parts = {name: getattr(built, name) for name in names}
-        return types.SimpleNamespace(
-            model_fn=self._model_fn, test_arrays=built.test_arrays, **parts
-        )
+        return attrs.evolve(built, model_fn=self._model_fn)
 
 
 class OwnData:
@@ -79,6 +77,7 @@ class OwnData:
     Attributes:
       x, y: All training examples.
       positions: Each client's positions; None if a partition is still to be drawn.
+      held_out: Each client's positions of its own test examples, likewise.
       client_ids: The clients' names; None for `client_0000` and so on.
       test: The test examples; None if training examples are held out instead.
     """
@@ -109,6 +108,7 @@ class OwnData:
                 raise ValueError(f"Leave {name} out: client_data takes its place.")
         self._examples = functools.partial(_examples, is_ours=model is None)
         self.positions: Optional[list[Any]] = None
+        self.held_out: Optional[list[Any]] = None
         self.client_ids: Optional[list[str]] = None
         self._read_clients(client_data, given)
         self.test = self._read_test(test_data, given)
@@ -132,16 +132,11 @@ class OwnData:
         self._class_names = tuple(map(str, range(num_classes)))
 
     def _read_clients(self, client_data: Any, given: Mapping[str, Any]) -> None:
-        if hasattr(client_data, "client_examples"):
-            names = client_data.client_ids
-            examples = [client_data.client_examples(name) for name in names]
-            client_data = {
-                n: (each["x"], each["y"]) for n, each in zip(names, examples)
-            }
-        if not isinstance(client_data, Mapping):
+        is_ready = hasattr(client_data, "client_examples")
+        if not (is_ready or isinstance(client_data, Mapping)):
             self.x, self.y = self._examples(client_data, "client_data")
             return
-        if not client_data:
+        if not (is_ready or client_data):
             raise ValueError("client_data has no clients; give at least one.")
         for name in _OF_PARTITIONS:
             if name in given:
@@ -149,6 +144,9 @@ class OwnData:
                     f"Leave {name} out: the examples of client_data belong to clients"
                     " already."
                 )
+        if is_ready:
+            self._take_over(client_data, given)
+            return
         parts = [
             self._examples(each, f"client_data[{name!r}]")
             for name, each in client_data.items()
@@ -163,6 +161,25 @@ class OwnData:
         self.x, self.y = (np.concatenate(each) for each in zip(*parts))
         self.positions = np.split(np.arange(ends[-1]), ends[:-1])
         self.client_ids = [str(name) for name in client_data]
+
+    def _take_over(self, clients: Any, given: Mapping[str, Any]) -> None:
+        """Takes the examples of an `ArrayClientData`, held-out ones included."""
+        self.client_ids = names = clients.client_ids
+        parts = [clients.client_positions(name) for name in names]
+        if clients.tests is not None:
+            if given.get("client_test_share") is not None:
+                raise ValueError("Leave client_test_share out: client_data has tests.")
+            parts += [clients.tests.client_positions(name) for name in names]
+        # Once each and in the clients' order; what clients share, they still share.
+        rows, first, inverse = np.unique(
+            np.concatenate(parts), return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        x, y = (each[rows[order]] for each in clients.arrays)
+        self.x, self.y = self._examples((x, y), "client_data")
+        ends = np.cumsum([*map(len, parts)])
+        parts = np.split(np.argsort(order)[inverse], ends[:-1])
+        self.positions, self.held_out = parts[: len(names)], parts[len(names) :] or None
 
     def _read_test(self, test_data: Any, given: Mapping[str, Any]) -> Any:
         # A grid holds out examples for its own runs only.
@@ -262,7 +279,10 @@ class OwnData:
             augment_fn = augmentation.recipe(
                 settings["augmentation"], normalize_fn, largest=largest
             )
-        clients = data_lib.ArrayClientData(x, y, positions, self.client_ids)
+        names = self.client_ids
+        clients = data_lib.ArrayClientData(x, y, positions, names)
+        if self.held_out is not None:
+            clients.tests = data_lib.ArrayClientData(x, y, self.held_out, names)
         seed = settings.get("partition_seed")
         seed = settings["seed"] if seed is None else seed
         return types.SimpleNamespace(
@@ -272,6 +292,7 @@ class OwnData:
             augment_fn=augment_fn,
             normalize_fn=normalize_fn,
             test_arrays=lambda: test,
+            test_domains=None,
         )
 
     def _normalization(self, settings: Mapping[str, Any]) -> Any:

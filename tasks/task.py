@@ -38,7 +38,8 @@ class Task(tff.simulation.baselines.BaselineTask):
       image_shape: (height, width, channels).
       augment_fn: (images, key int64 [2]) -> float32 images, for training.
       normalize_fn: images -> float32 images, for evaluation.
-      partition: For each client, an array of positions in the training examples.
+      partition: For each client, the positions of what it trains on, in the training
+        examples.
       train_labels: int32 [n], the labels of all training examples.
       domains: int32 [n], the domains of the same examples; None without domains.
       test_domains: int32 [m], the domains of the test examples, or None.
@@ -95,7 +96,7 @@ def build(
         norm = defaults.norm
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
     client_data = client_data.hold_out(
-        settings.client_test_share, settings.seed_of_split
+        settings.client_test_share, settings.seed_of_split, data.units
     )
     model_fn = models.build_model_fn(
         model,
@@ -117,7 +118,7 @@ def build(
             largest=data.largest_pixel,
         ),
         normalize_fn=normalize_fn,
-        partition=positions,
+        partition=[client_data.client_positions(n) for n in client_data.client_ids],
         train_labels=data.y_train,
         domains=data.domains,
         test_domains=data.test_domains,

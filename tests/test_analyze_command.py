@@ -153,7 +153,9 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
         == 1437
     )
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
-    done = run("partition", "--task=digits", f"--output_dir={tmp_path / 'p'}")
+    given = ("--task=digits", "--client_test_share=0.2")
+    done = run("partition", *given, f"--output_dir={tmp_path / 'p'}")
+    assert "20 clients hold 1,140 of 1,437 examples" in done.stdout
     of_task = "digits, dirichlet_balanced(0.3), 20 clients, seed 0\n"
     assert done.stdout.startswith(of_task), done.stderr
 

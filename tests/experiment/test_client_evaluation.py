@@ -10,6 +10,7 @@ from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
 from tff_reg import data, experiment, settings
 from tff_reg.experiment import start
 from tff_reg.experiment.rounds import client_evaluation
+from tff_reg.tasks import pacs
 
 X, Y = (TRAIN[0] / 255).astype(np.float32), TRAIN[1][:, 0]
 # Three skewed clients, and one of a class that the test set lacks.
@@ -73,12 +74,20 @@ def test_held_out_examples_are_drawn_by_the_seed_and_tested(tmp_path):
         assert sorted(np.concatenate(parts)) == own.tolist()
         assert len(parts[1]) == max(1, round(0.25 * len(own)))
     assert {*parts[1]} != {*other.tests.client_positions(name)}
-    result = run(client_data=clients, client_test_share=0.25, partition_seed=7)
-    predicted = result.model.predict(X, verbose=0).argmax(-1)
-    for row in result.clients:
-        held = ready.tests.client_positions(row["client"])
-        assert row["accuracy"] == pytest.approx(np.mean(predicted[held] == Y[held]))
-        assert row["examples"] == len(ready.client_positions(row["client"]))
+    shared = data.ArrayClientData(X, Y, [np.arange(120), np.arange(60, 200)])
+    shared = shared.hold_out(0.2, seed=0)
+    drawn = dict(client_data=clients, client_test_share=0.25, partition_seed=7)
+    for given, split in ((drawn, ready), ({"client_data": shared}, shared)):
+        result = run(**given)
+        predicted = result.model.predict(X, verbose=0).argmax(-1)
+        trained = np.concatenate([*map(split.client_positions, split.client_ids)])
+        for row in result.clients:
+            held = split.tests.client_positions(row["client"])
+            assert row["accuracy"] == pytest.approx(np.mean(predicted[held] == Y[held]))
+            assert row["examples"] == len(split.client_positions(row["client"]))
+            assert {*trained}.isdisjoint(held)
+    with pytest.raises(ValueError, match="Leave client_test_share out"):
+        run(client_data=shared, client_test_share=0.2)
     few = {**CLIENTS, "single": (X[:1], Y[:1])}
     why = "client_test_share=0.2: single would hold out all of its 1 examples"
     with pytest.raises(settings.SettingError, match=why):
@@ -95,6 +104,24 @@ def test_a_copy_takes_the_steps_of_the_next_round():
     (after,) = run(**given, total_rounds=2).clients
     assert tuned["finetuned_loss"] == pytest.approx(after["loss"], rel=1e-5)
     assert tuned["finetuned_loss"] != pytest.approx(tuned["loss"], rel=1e-3)
+
+
+def test_a_model_of_ones_own_has_recalls_in_each_domain(tmp_path):
+    generator, domain = np.random.default_rng(0), np.arange(240) % 4
+    x = generator.integers(0, 256, [240, 8, 8, 3], dtype=np.uint8)
+    y = generator.integers(0, 2, 240)
+    content = dict(x=x, y=y, domain=domain, class_names=[*"ab"], domain_names=[*"pqrs"])
+    np.savez(tmp_path / "pacs.npz", **content)
+    given = dict(task="pacs", data_dir=str(tmp_path / "pacs.npz"), partition="domain")
+    given |= dict(num_clients=4, model=keras_model(2, (8, 8, 3)), augmentation="none")
+    result = run(**given, client_data=None, test_data=None)
+    found = pacs.load(given["data_dir"])
+    predicted = result.model.predict(found.x_test).argmax(-1)
+    for own, row in enumerate(result.clients):
+        shares = np.bincount(found.y_train[found.domains == own]) / row["examples"]
+        tested = [(found.y_test == c) & (found.test_domains == own) for c in (0, 1)]
+        recalls = [np.mean(predicted[each] == c) for c, each in enumerate(tested)]
+        assert row["accuracy"] == pytest.approx(shares @ recalls)
 
 
 def test_domains_have_recalls_of_their_own():

@@ -1,5 +1,6 @@
 """HAM10000: the table, the two folders, the split by lesion."""
 
+import numpy as np
 import pytest
 
 from tests.tasks import layouts
@@ -45,6 +46,19 @@ def test_held_out_images_are_of_lesions_that_nobody_trains_on(tmp_path):
         assert len(train) + len(held) < len(rows)
         lesions = [{row["lesion_id"] for row in part} for part in (train, held)]
         assert not lesions[0] & lesions[1] and len(lesions[1]) > 4
+
+
+def test_no_client_trains_on_a_lesion_that_one_holds_out(tmp_path):
+    layouts.write_ham10000(tmp_path)
+    settings = {"data_dir": str(tmp_path), "partition": "iid", "num_clients": 3}
+    settings |= {"seed": 0, "image_size": 12}
+    data, dealt = tasks.read("ham10000", **settings)
+    task = tasks.build("ham10000", **settings, client_test_share=0.2)
+    tests = task.client_data.tests
+    held = [*map(tests.client_positions, tests.client_ids)]
+    for whole, own, trained in zip(dealt, held, task.partition):
+        assert sorted([*trained, *own]) == sorted(whole) and len(own) < 0.4 * len(whole)
+        assert {*data.units[trained]}.isdisjoint(data.units[np.concatenate(held)])
 
 
 def test_without_sources_there_are_no_domains(tmp_path):

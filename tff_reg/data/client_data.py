@@ -166,13 +166,18 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """The shared arrays x and y, which positions count in."""
         return self._x, self._y
 
-    def hold_out(self, share: Optional[float], seed: int) -> ArrayClientData:
+    def hold_out(
+        self, share: Optional[float], seed: int, units: Optional[np.ndarray] = None
+    ) -> ArrayClientData:
         """Returns the same clients, with some of their examples as their `tests`.
 
+        An example, or unit, that several clients have is held out by all or by none.
+
         Args:
-          share: The share of each client's examples, of which it then has at least one;
-            None for no tests.
-          seed: The seed of the draw, which also depends on the client's name.
+          share: The share of each client's examples (units), of which it has at least
+            one; None for no tests.
+          seed: The seed of the draw.
+          units: int [N], such as each image's lesion: held out together. None for none.
 
         Returns:
           Client data with the same arrays.
@@ -182,21 +187,21 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """
         if share is None:
             return self
-        kept, held = [], []
-        for name in self._client_ids:
-            positions = self.client_positions(name)
-            size = positions.size
-            count = min(size, max(1, round(share * size)))
-            if 0 < size == count:
-                why = f"{name} would hold out all of its {size} examples."
+        units = np.arange(len(self._y)) if units is None else units
+        known, units = np.unique(units, return_inverse=True)
+        generator = keys.driver_generator("client_test_share", seed)
+        # One order for all clients, so that those who share units hold out the same.
+        units, is_held = generator.permutation(known.size)[units], np.zeros(known.size)
+        parts = [self.client_positions(name) for name in self._client_ids]
+        for own in (np.unique(units[each]) for each in parts):
+            is_held[own[: max(1, round(share * own.size))]] = 1
+        for name, own in zip(self._client_ids, parts):
+            if own.size and is_held[units[own]].all():
+                why = f"{name} would hold out all of its {own.size} examples."
                 raise SettingError("client_test_share", share, why)
-            generator = keys.driver_generator("client_test_share", seed, name)
-            is_held = generator.permutation(size) < count
-            kept.append(positions[~is_held])
-            held.append(positions[is_held])
         result, result.tests = (
             ArrayClientData(self._x, self._y, each, self._client_ids)
-            for each in (kept, held)
+            for each in ([p[is_held[units[p]] == n] for p in parts] for n in (0, 1))
         )
         return result
 

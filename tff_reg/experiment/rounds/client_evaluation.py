@@ -57,7 +57,7 @@ class ClientEvaluation:
         self._evaluation, self._finetune = evaluation, finetune
         self._clients = clients = task.client_data
         of_train, of_test, domain_names = 0, 0, [""]
-        if getattr(task, "test_domains", None) is not None:
+        if task.test_domains is not None:
             of_train, of_test = task.domains, task.test_domains
             domain_names = task.domain_names
         self._names = [(c, d) for c in task.class_names for d in domain_names]
