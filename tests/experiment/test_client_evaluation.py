@@ -48,6 +48,8 @@ def test_expected_accuracies_are_recalls_weighted_by_the_clients_classes(tmp_pat
             assert row[name] == pytest.approx(np.mean([by_class[c] for c in tested]))
         assert (row["examples"], row["classes"]) == (len(own), len({*own}))
     assert (result.clients[3]["accuracy"], result.clients[3]["classes"]) == (None, 1)
+    config = (tmp_path / "whole/config.json").read_text()
+    assert "1 of 4 clients have no class of the test examples" in config
     found = [each["accuracy"] for each in result.clients[:3]]
     assert result.summary["clients_mean"] == pytest.approx(np.mean(found))
     average = np.average(found, weights=[40, 50, 30])
@@ -104,6 +106,10 @@ def test_a_copy_takes_the_steps_of_the_next_round():
     (after,) = run(**given, total_rounds=2).clients
     assert tuned["finetuned_loss"] == pytest.approx(after["loss"], rel=1e-5)
     assert tuned["finetuned_loss"] != pytest.approx(tuned["loss"], rel=1e-3)
+    rates = dict(client_learning_rate=lambda r: 0.2 * 0.5 ** (r - 1))
+    rates |= dict(learning_rate_schedule=None, learning_rate_decay=None)
+    (same,) = run(**given, **rates, total_rounds=1, finetune_epochs=3).clients
+    assert same["finetuned_loss"] == pytest.approx(after["loss"], rel=1e-5)
 
 
 def test_a_model_of_ones_own_has_recalls_in_each_domain(tmp_path):

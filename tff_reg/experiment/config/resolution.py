@@ -295,7 +295,9 @@ class _Resolution:
                 why = "leave it out: client_learning_rate is a function of the round."
                 self._refuse(name, why)
             try:
-                rates = schedules.tabulated(rate, values["total_rounds"])
+                # Copies train at the rate of the round after the last one.
+                count = values["total_rounds"] + bool(values["finetune_epochs"])
+                rates = schedules.tabulated(rate, count)
             except ValueError as error:
                 what = "client_learning_rate"
                 raise SettingError(what, "a function", str(error)) from error

@@ -30,6 +30,14 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
         )
     if config.model is None:
         yield from _of_model(config, task.model_fn.plan.model, x_test)
+    if config.client_evaluation is not None and getattr(clients, "tests", 0) is None:
+        labels = clients.arrays[1]
+        own = [labels[clients.client_positions(name)] for name in clients.client_ids]
+        if untested := sum(not np.isin(each, y_test).any() for each in own):
+            yield (
+                f"{untested} of {len(own)} clients have no class of the test examples:"
+                " measures of clients leave them out"
+            )
     known = getattr(clients, "classes", None)
     # A part of the data may lack a class.
     if known is None or config.scale is not None:
