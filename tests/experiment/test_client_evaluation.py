@@ -1,5 +1,6 @@
 """Each client's accuracy, against NumPy."""
 
+import json
 import types
 
 import numpy as np
@@ -9,7 +10,7 @@ from tests.experiment import finished
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
 from tff_reg import data, experiment, settings
 from tff_reg.experiment import start
-from tff_reg.experiment.rounds import client_evaluation
+from tff_reg.experiment.rounds import client_evaluation, runs
 from tff_reg.tasks import pacs
 
 X, Y = (TRAIN[0] / 255).astype(np.float32), TRAIN[1][:, 0]
@@ -173,7 +174,11 @@ def test_local_clients_are_runs_of_one_client_each(tmp_path):
     for rounds in (1, 2):
         given["total_rounds"] = rounds
         found = run(str(tmp_path / "local"), process="local", **given)
-    assert found.summary["final_accuracy"] is None
+    assert found.summary["final_accuracy"] is found.weights is None
+    with pytest.raises(ValueError, match="local has no model that clients share"):
+        _ = found.model
+    stored = json.loads((tmp_path / "local/config.json").read_text())
+    assert stored["bytes_per_client"] == [0, 0]
     for row in found.clients[:2]:
         one = {row["client"]: CLIENTS[row["client"]]}
         given |= dict(client_data=one, process="fedavg", clients_per_round=1)
@@ -186,16 +191,40 @@ def test_local_clients_are_runs_of_one_client_each(tmp_path):
 def test_central_is_one_client_with_the_steps_of_a_cohort():
     given = dict(batch_size=20, clients_per_round=2, total_rounds=1)
     (half,) = run(process="central", local_epochs=4, **given).rows
-    # 4 epochs of 64.5 examples on average are 16 steps, of 129 in 7 steps an epoch.
-    assert half["training/num_examples"] == 2 * 129 + 2 * 20
+    # 4 epochs of 64.5 examples on average are two of all 129.
+    assert half["training/num_examples"] == 2 * 129
     given |= dict(clients_per_round=4, local_epochs=2, total_rounds=2)
-    central = run(process="central", **given)
+    central = run(process="central", server_optimizer="adam", **given)
     pooled = {"everyone": [np.concatenate(each) for each in zip(*CLIENTS.values())]}
     given |= dict(client_data=pooled, clients_per_round=1, process="fedavg")
     whole = run(**given)
     for one, other in zip(central.weights.trainable, whole.weights.trainable):
         np.testing.assert_array_equal(one, other)
     assert [row["client"] for row in central.clients] == [*CLIENTS]
+    given = dict(process="central", clients_per_round=2, local_epochs=1)
+    for size, sizes, steps, more in (
+        (50, [14] * 64 + [15] * 36, 3, {"local_epochs": 5}),  # 143.6 examples.
+        (20, [40, 50, 40, 9], 3, {"drop_remainder": True}),  # 60, of 40, 40, 40, 0.
+        (10, [5, 31], 3, {"same_local_steps": True}),  # 10 + 20; by epochs 36.
+        # Of two clients 1 or 2: 4/3 on average.
+        (1, [9, 9], 12, {"clients_per_round": 1, "client_sampling": "independent"}),
+    ):
+        asked = experiment.RunConfig(**{**given, **more}, batch_size=size)
+        assert runs._steps_of_cohort(asked.resolved(), np.array(sizes)) == steps
+
+
+@pytest.mark.slow
+def test_copies_leave_out_the_branches_that_training_leaves_out():
+    given = dict(process="stochdepth", model="resnet8", norm="group", batch_size=500)
+    given["strengths"] = {"stochdepth_survival_probability": 1e-9}  # Of the last one.
+    config = experiment.RunConfig(**given, finetune_epochs=1).resolved()
+    task = runs.build_task(config)
+    process = runs.build_process(config, task)
+    state = process.initialize()
+    tuned = runs._finetuning(config, task, process)(state, 0, "client_0000")
+    before = process.get_model_weights(state).trainable
+    same = [np.array_equal(*each) for each in zip(before, tuned.trainable)]
+    assert any(same) and not all(same)
 
 
 @pytest.mark.parametrize(

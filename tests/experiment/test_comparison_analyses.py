@@ -1,12 +1,14 @@
 """A comparison's columns of what `bin/analyze` leaves."""
 
 import json
+import types
 
 import pytest
 
 from tests.experiment.compared import lines_of, text_of, write_run
 from tff_reg import experiment
-from tff_reg.experiment.report import comparison, finished_runs
+from tff_reg.analysis import cost, curvature
+from tff_reg.experiment.report import comparison, finished_runs, table, trained
 from tff_reg.experiment.series import batch
 
 
@@ -122,6 +124,23 @@ def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):
     assert curve.mean == [0.2, 0.6]
     assert "10^9" in options["across"]
     assert by_round.rounds == [1, 2]
+
+
+def test_references_cost_what_they_compute_and_refuse_what_they_lack(tmp_path):
+    columns, network = {"num_examples": 200}, dict(image_shape=(4, 4, 1), num_classes=3)
+    for process, count, column in (("local", 100, "trace"), ("central", 200, "drift")):
+        path = write_run(tmp_path / process, [0.5], process=process, columns=columns)
+        assert finished_runs.read(path).examples == {1: count}
+        found = cost.measure(process, model="cnn", norm="group", **network)
+        assert found.megabytes_down == found.megabytes_up == 0 < found.forward_mflops
+        config = types.SimpleNamespace(process=process)
+        with pytest.raises(ValueError, match=f"{column}: runs of {process} have none"):
+            table.check_measured([column], [config])
+    with pytest.raises(ValueError, match="local has no model that clients share"):
+        trained.load(tmp_path / "local")
+    run = types.SimpleNamespace(config=config, kind="server")
+    with pytest.raises(ValueError, match="clients=2: it must be 0: central has one"):
+        curvature.measure(run, curvature.Settings(clients=2), tmp_path)
 
 
 def test_the_cost_to_a_target_is_that_of_the_rounds_to_it(tmp_path, drawn):

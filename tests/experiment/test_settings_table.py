@@ -5,11 +5,11 @@ import pytest
 import tff_reg
 from tests import commands
 from tests.experiment import finished
-from tests.experiment.compared import lines_of, text_of
+from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
 from tff_reg import experiment, settings
 from tff_reg.commands import compare
-from tff_reg.experiment.report import settings_table
+from tff_reg.experiment.report import comparison, settings_table
 from tff_reg.experiment.series import axis
 
 TEXT = "concentration=0.1,0.3; partition=shards, classes_per_client=2,3;"
@@ -62,6 +62,15 @@ def test_mean_ranks_by_hand():
     expected = {"a": 2.75, "b": 1.5, "c": 1.75}
     assert settings_table.mean_ranks(columns) == expected
     assert settings_table.mean_ranks([*columns, {"a": 0.5}]) == {}
+
+
+def test_what_has_no_test_accuracy_has_no_rank(tmp_path):
+    runs = []
+    for name, accuracy in (("local", None), ("kd", 0.5), ("man", 0.4)):
+        given = dict(process=name, columns={"training_loss": float("nan")})
+        runs.append(write_run(tmp_path / name, [accuracy], **given))
+    made = settings_table.SettingsTable({"a": comparison.tabulate(runs)})
+    assert [row["mean_rank"] for row in made.rows()] == [None, 1.0, 2.0]
 
 
 def test_the_command_tabulates_methods_by_settings(tmp_path):

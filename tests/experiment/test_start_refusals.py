@@ -84,6 +84,7 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             ValueError,
             "leave sample_fn out",
         ),
+        ({"process": "central"}, ValueError, "a known size; leave sample_fn out"),
         ({"learning_rate_schedule": "cosine"}, ValueError, "a function of the round"),
     ],
 )

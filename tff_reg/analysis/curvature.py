@@ -99,6 +99,9 @@ def measure(
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measures a run and writes the files; resumes an interrupted call."""
+    if settings.clients and run.config.process == "central":
+        why = "it must be 0: central has one client."
+        raise SettingError("clients", settings.clients, why)
     if settings.clients and run.kind != "server":
         reason = f"it must be 0 with weights={run.kind}: clients train the server's."
         raise SettingError("clients", settings.clients, reason)

@@ -62,6 +62,12 @@ def sample_clients(
     return [client_ids[int(position)] for position in np.sort(chosen)]
 
 
+def mean_size(clients_per_round: int, num_clients: int) -> float:
+    """Returns the mean size of independent cohorts, of which none is empty."""
+    are_empty = (1 - clients_per_round / num_clients) ** num_clients
+    return clients_per_round / (1 - are_empty)
+
+
 def sample_clients_bernoulli(
     client_ids: Sequence[str], participation: float, *, seed: int, round_num: int
 ) -> list[str]:

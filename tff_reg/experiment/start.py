@@ -133,6 +133,7 @@ def carried_out(
             "its privacy guarantee needs clients that are drawn at random; leave"
             " sample_fn out.",
         )
+    check_sampling(arguments, [checked.config.process])
     callbacks = [*arguments.callbacks]
     if progress is None and live_curve.is_possible():
         callbacks.append(live_curve.LiveCurve())
@@ -149,6 +150,13 @@ def carried_out(
         )
         result = dataclasses.replace(result, build_model=build)
     return result
+
+
+def check_sampling(arguments: Arguments, processes: Sequence[str]) -> None:
+    """Checks that no `sample_fn` is given with `central`."""
+    if arguments.sample_fn is not None and "central" in processes:
+        why = "it needs cohorts of a known size; leave sample_fn out."
+        raise SettingError("process", "central", why)
 
 
 @with_arguments_of(Arguments)

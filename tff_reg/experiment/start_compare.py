@@ -295,6 +295,7 @@ class _Request:
                 raise SettingError(name, getattr(arguments, name), why)
         self.seeds = series.SEEDS.of(arguments.seeds)
         planned_names = series.process_names(self.names)
+        start.check_sampling(arguments, planned_names)
         count = len({*self.seeds})
         self.baseline = baseline_of(arguments.baseline, planned_names, count)
         self.of_seeds = {seed: arguments.of_seed(seed) for seed in self.seeds}

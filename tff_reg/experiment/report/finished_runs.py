@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
+from tff_reg.data import sampling
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import (
@@ -194,9 +195,10 @@ def _examples(
         return {}
     of_rounds = table.column(metrics.NUM_EXAMPLES)
     cohort = config["clients_per_round"]
-    if config.get("client_sampling") == "independent":  # An empty one is drawn again.
-        total = config["num_clients"]
-        cohort /= 1 - (1 - cohort / total) ** total
+    if config.get("process") == "central":
+        cohort = 1
+    elif config.get("client_sampling") == "independent":
+        cohort = sampling.mean_size(cohort, config["num_clients"])
     totals = itertools.accumulate(n / cohort for n in of_rounds)
     return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
 

@@ -52,8 +52,12 @@ class SettingsTable:
             heading: {str(row["process"]): row for row in table.rows()}
             for heading, table in self.tables.items()
         }
+        groups = [each for t in self.tables.values() for each in t.groups.items()]
+        # Its test accuracy is not measured.
+        local = {n for n, g in groups if g[0].config.get("process") == "local"}
+        known = [{n: c[n] for n in c.keys() - local} for c in found.values()]
         ranks = mean_ranks(
-            [{n: row["accuracy_mean"] for n, row in c.items()} for c in found.values()]
+            [{n: row["accuracy_mean"] for n, row in c.items()} for c in known]
         )
         return [
             {
@@ -104,7 +108,7 @@ class SettingsTable:
             else "Nothing is in bold; the table of each setting says why.",
             "Mean rank: mean over the settings of a method's place by accuracy, 1 for"
             " the highest; equal ones share the mean of theirs."
-            + ("" if cells[_RANK][0] != "-" else " There is none: runs are missing."),
+            + ("" if {*cells[_RANK]} != {"-"} else " There is none: runs are missing."),
         ]
         notes = [
             f"{heading}: {note}"

@@ -30,6 +30,7 @@ from tff_reg.experiment.report.cells import (
     span,
 )
 from tff_reg.experiment.report.finished_runs import (
+    CLIENTS_COLUMNS,
     COST_COLUMNS,
     HESSIAN_COLUMNS,
     HOW,
@@ -405,6 +406,10 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
         found = [name for name in columns if name.startswith(f"{kind}_")]
         if found and any(getattr(each, needed) is None for each in configs):
             raise SettingError("columns", found[0], f"the runs need {needed} for it.")
+    lacking = {"local": HESSIAN_COLUMNS, "central": CLIENTS_COLUMNS}
+    for process in lacking.keys() & {each.process for each in configs}:
+        if found := [name for name in columns if name in lacking[process]]:
+            raise SettingError("columns", found[0], f"runs of {process} have none.")
 
 
 def _row(name: str, values: Sequence[Mapping[str, Any]], group: Sequence[Run]) -> Row:

@@ -20,6 +20,7 @@ from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
     checkpoints,
     directory as directory_lib,
+    local,
     process_state,
     runs,
 )
@@ -279,6 +280,8 @@ def _whole_checkpoint(
         raise directory_lib.DirectoryError("run_dir", path, why) from error
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
+    if directory.config.get("process") == "local":
+        raise TrainedRunError(f"{path}: {local.NO_MODEL}")
     problems = []
     found = directory.checkpoints.all()
     wanted = [each for each in found if round_num in (None, each.round_num)]

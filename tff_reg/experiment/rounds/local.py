@@ -10,6 +10,8 @@ from tff_reg.lazy import np, tree
 
 stateful = lazy.module("tff_reg.training.stateful")
 
+NO_MODEL = "local has no model that clients share, but one for each client."
+
 
 class Local:
     """Federated averaging over cohorts of one, whose model is the client's state.

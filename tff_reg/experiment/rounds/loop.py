@@ -16,6 +16,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
+    local,
     metrics,
     process_state,
     progress as progress_lib,
@@ -91,7 +92,7 @@ class Rounds:
             directory=directory,
             say=self._progress.say,
             weight_names=training.weight_names,
-            get_weights=lambda: self._state.weights(),
+            get_weights=self._weights,
             table=metrics.MetricsTable(),
         )
         self._clients: Optional[ClientResults] = None
@@ -127,6 +128,11 @@ class Rounds:
         if self._directory is not None:
             self._directory.close()
 
+    def _weights(self) -> Any:
+        if self._state.weights_of:
+            raise ValueError(local.NO_MODEL)
+        return self._state.weights()
+
     @property
     def are_done(self) -> bool:
         """Whether all rounds are done, or a callback has ended the run."""
@@ -161,9 +167,8 @@ class Rounds:
             self._settings["process.hparams"] = hparams
         if not self._training.overwrite:
             directory.check(self._settings)
-        sent = None
-        if self._settings.get("process") not in catalogue.REFERENCES:
-            sent = traffic.bytes_per_client(process)
+        is_alone = self._settings.get("process") in catalogue.REFERENCES
+        sent = (0, 0) if is_alone else traffic.bytes_per_client(process)
         config = {**self._settings, **identity.machine(), identity.TRAFFIC: sent}
         directory.begin(_as_json(config), overwrite=self._training.overwrite)
 
@@ -380,12 +385,12 @@ class Rounds:
     def finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
         run = self._run
-        weights = self._state.weights()
+        weights = None if self._state.weights_of else self._state.weights()
         all_clients_weights = self._state.all_clients_weights()
         summary = summary_lib.summarize(run.table, self._settings)
         if run.stopped_early:
             summary[summary_lib.STOPPED_EARLY] = run.stopped_early
-        if self._directory is not None:
+        if self._directory is not None and weights is not None:
             run.write_weights(directory_lib.WEIGHTS, weights)
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
@@ -421,7 +426,7 @@ class Rounds:
             all_clients_weights,
             run.rows,
             summary,
-            build_model,
+            self._weights if weights is None else build_model,
             drawn,
             self._clients.rows if self._clients else (),
         )

@@ -20,7 +20,7 @@ class RunResult:
 
     # The process's state after the last round.
     state: Any = dataclasses.field(repr=False)
-    # `process.get_model_weights(state)`.
+    # `process.get_model_weights(state)`; None of `local`, whose clients share no model.
     weights: Any = dataclasses.field(repr=False)
     # `process.get_all_clients_weights(state)`; None if the process has no such mean.
     all_clients_weights: Any = dataclasses.field(repr=False)
@@ -71,6 +71,7 @@ class RunResult:
         which writes a SavedModel for TensorFlow alone.
 
         Raises:
-          ValueError: If a method replaced the last layer of a `from_keras` model.
+          ValueError: If a method replaced the last layer of a `from_keras` model, or
+            the run is of `local`, whose clients share no model.
         """
         return self.build_model()

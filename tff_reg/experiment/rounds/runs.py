@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, interruption, lazy, runtime, training
-from tff_reg.experiment.config import identity
+from tff_reg.experiment.config import identity, resolution
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
     RunConfig,
@@ -33,6 +33,7 @@ from tff_reg.experiment.rounds.loop import name_of
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np, tff
+from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -262,12 +263,13 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
     """Builds the process of a run; more arguments as for `build_from_settings`."""
-    mean_examples = float(np.mean(task.client_data.client_sizes))
+    sizes = np.asarray(task.client_data.client_sizes)
+    mean_examples = float(np.mean(sizes))
     settings = config
-    if config.process == "central":  # The steps of a cohort, one after the other.
-        mean_examples *= config.clients_per_round
-        settings = dataclasses.replace(config, same_local_steps=True)
-    if config.process == "local":
+    if config.process == "central":
+        mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)
+        settings = dataclasses.replace(config, local_epochs=1, same_local_steps=True)
+    if config.process in catalogue.REFERENCES:  # Plain averaging.
         arguments["server_optimizer_fn"] = tff.learning.optimizers.build_sgdm(1.0)
     process = training.build_from_settings(
         config.process,
@@ -284,6 +286,29 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     return local.Local(process) if config.process == "local" else process
 
 
+def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
+    """Returns the steps on all examples that use most nearly as many as a cohort."""
+    size, drops, total = config.batch_size, config.drop_remainder, sizes.sum()
+
+    def batches(counts: Any) -> Any:
+        return np.maximum(1, counts // size if drops else -(-counts // size))
+
+    def used(steps: Any, counts: Any) -> Any:
+        epochs, more = np.divmod(steps, batches(counts))
+        whole = counts // size * size if drops else counts
+        return epochs * whole + np.minimum(more * size, whole)
+
+    of_client = batches(sizes.mean() if config.same_local_steps else sizes)
+    examples = np.mean(used(config.local_epochs * of_client, sizes))
+    cohort = config.clients_per_round
+    if config.client_sampling == "independent":
+        cohort = data.sampling.mean_size(cohort, len(sizes))
+    asked = cohort * examples
+    epochs = 1 + int(asked / used(batches(total), total))
+    steps = np.arange(1, epochs * batches(total) + 1)
+    return int(steps[np.argmin(np.abs(used(steps, total) - asked))])
+
+
 def _form(task: Any) -> dict[str, Any]:
     """Returns the form of a task's examples, for `build_from_settings`."""
     return {
@@ -297,11 +322,15 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     if config.finetune_epochs is None:
         return None
     changes = {"local_epochs": config.finetune_epochs, "same_local_steps": False}
+    # A network that is evaluated otherwise than trained is trained as it was.
+    hooks = ("adapt_network", "change_pass")
+    own = [m for m in config.methods if all(method_lib.overrides(m, h) for h in hooks)]
+    name = "+".join(m.name for m in own) or "fedavg"
     alone = training.build_from_settings(
-        "fedavg",
+        name,
         process.model_fn or task.model_fn,
         dataclasses.replace(config, averages_all_clients=False, **changes),
-        {},
+        resolution.owned(config.strengths, name),
         server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
         **_form(task),
     )
