@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, interruption, lazy, runtime, training
+from tff_reg.data import sampling
 from tff_reg.experiment.config import identity, resolution
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -302,7 +303,7 @@ def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
     examples = np.mean(used(config.local_epochs * of_client, sizes))
     cohort = config.clients_per_round
     if config.client_sampling == "independent":
-        cohort = data.sampling.mean_size(cohort, len(sizes))
+        cohort = sampling.mean_size(cohort, len(sizes))
     asked = cohort * examples
     epochs = 1 + int(asked / used(batches(total), total))
     steps = np.arange(1, epochs * batches(total) + 1)
