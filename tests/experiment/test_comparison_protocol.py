@@ -30,8 +30,9 @@ def test_runs_that_end_not_finite_are_named_and_never_best(tmp_path):
         ),
     )
     first, nan_at_end, idle = lines_of(tmp_path / "out")[2:5]
-    assert first.startswith("| fedavg | 2 | **30.00 ± 0.00** | **48.00 ± 0.00** |")
-    assert "| **1.0 ± 0** |" in first
+    # Nothing is known of the others, so it is not proven the best.
+    assert first.startswith("| fedavg | 2 | 30.00 ± 0.00 | 48.00 ± 0.00 | 1.0 ± 0 |")
+
     start = "| fedprox | 2 | not finite | not finite | 1.0 ± 0 |"
     assert nan_at_end.startswith(start)
     assert idle.startswith("| moon | 2 | 90.00 ± 0.00 |") and "**" not in idle

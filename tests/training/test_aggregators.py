@@ -56,6 +56,7 @@ def _build(name, kind, model_fn=_model_fn, given=None, **strengths):
             kind, clients_per_round=cohort, **strengths
         ),
         averages_all_clients=False,
+        total_rounds=2,
     )
     return training.build(
         name,
