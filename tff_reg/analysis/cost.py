@@ -21,6 +21,7 @@ from tff_reg import models, training as training_lib
 from tff_reg.analysis import graph_counts
 from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, memories, method as method_lib
+from tff_reg.models import roles
 
 # Number of steps to average if the count depends on random draws.
 DEFAULT_DRAWS = 256
@@ -212,7 +213,7 @@ class _Received:
         self.server: dict[str, Any] = {}
         self._start = _like(self.weights)
         self._num_classes = model.network.num_classes
-        self._facts = training_lib.local_round.facts_of(model.network, self.weights)
+        self._facts = roles.facts_of(model.network, self.weights)
         for m in methods:
             self.client |= _like(memories.initial(m, "client_memory", self.weights))
             server = memories.initial(m, "server_memory", self.weights)

@@ -69,3 +69,16 @@ def _of_keras_layer(layer: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
         yield kernel, tuple(summed)
         if layer.bias is not None:
             yield layer.bias, ()
+
+
+def facts_of(network: Any, variables: list[Any]) -> dict[str, Any]:
+    """Returns the fields of `methods.Local` that the network alone says."""
+    head = [id(v) for v in network.head_variables]
+    filters = filter_axes(network, variables)
+    output_axes = tuple(
+        tuple(n for n in range(v.shape.rank) if n not in axes)
+        for v, axes in zip(variables, filters)
+    )
+    return dict(
+        in_head=tuple(id(v) in head for v in variables), output_axes=output_axes
+    )

@@ -58,7 +58,7 @@ class LocalRound:
         self.has_network = self._local_step.has_network
         of_network: dict[str, Any] = {}
         if self.has_network:
-            of_network = facts_of(self._model.network, self._variables)
+            of_network = roles.facts_of(self._model.network, self._variables)
         is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
         self._views = views.Views(
             training, is_uniform, self._variables, of_network, self._hooks
@@ -269,16 +269,3 @@ def _scaled(hparams: Any, rate_factor: Any):
     rate = scaled["learning_rate"]
     scaled["learning_rate"] = rate * tf.cast(rate_factor, rate.dtype)
     return scaled
-
-
-def facts_of(network: Any, variables: list[Any]) -> dict[str, Any]:
-    """Returns the fields of `Local` that the network alone says."""
-    head = [id(v) for v in network.head_variables]
-    filters = roles.filter_axes(network, variables)
-    output_axes = tuple(
-        tuple(n for n in range(v.shape.rank) if n not in axes)
-        for v, axes in zip(variables, filters)
-    )
-    return dict(
-        in_head=tuple(id(v) in head for v in variables), output_axes=output_axes
-    )

@@ -71,8 +71,8 @@ _NOTES = {
 _NOTES |= dict.fromkeys(
     metrics.CLIENT_COLUMNS,
     "Clients: their accuracies with the global model (of local: with their own);"
-    " finetuned: with copies of it that they trained further; weighted: by their examples; worst tenth: mean of the"
-    " lowest tenth; deviation: over the clients.",
+    " finetuned: with copies of it that they trained further; weighted: by their"
+    " examples; worst tenth: mean of the lowest tenth; deviation: over the clients.",
 )
 _MODELS = {
     "server": "the server's model",
