@@ -202,6 +202,14 @@ def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(
     assert drawn[0][0][0].mean == pytest.approx([0.5, 0.6, 0.65])  # 0.7 stays.
     assert drawn[0][0][0].rounds == [1, 2, 3]
     assert "WARNING" not in text(validation_share=0.1)
+    # The seed that never reaches 0.65 ended after 3 rounds; without accuracies: none.
+    for name, cell in (("man", "3+"), ("local", "-")):
+        runs = [tmp_path / "man0", tmp_path / "man1"]
+        if name == "local":
+            runs = [write_run(tmp_path / "l", [None, None], process="local")]
+        asked = dict(target_accuracies=[0.65], target_measure="raw")
+        experiment.compare(runs, tmp_path / "o", **asked)
+        assert lines_of(tmp_path / "o")[2].split(" | ")[4] == cell
     # The same by a callback.
     reason = {"reason": "no better test accuracy in 1 rounds", "total_rounds": 9}
     for path in (tmp_path / "man0", tmp_path / "man1"):

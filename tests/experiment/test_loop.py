@@ -61,6 +61,28 @@ def test_cohort_and_keys_are_those_of_seed_and_round(run, tiny_data):
     assert tiny_data.asked == expected
 
 
+@pytest.mark.parametrize(
+    "name, value, is_right",
+    [
+        ("num_clients", 3, False),
+        ("clients_per_round", 2, False),
+        ("total_rounds", 1, False),
+        ("total_rounds", 100, True),  # The rest may follow.
+        ("num_clients", None, True),
+    ],
+)
+def test_numbers_that_a_process_was_built_for_are_compared(
+    run, tiny_process, name, value, is_right
+):
+    process = finished.Wrapped(tiny_process)
+    process.assumed = {name: value}
+    if is_right:
+        assert run(process=process, total_rounds=2).rows
+        return
+    with pytest.raises(ValueError, match=f"was built for {name}={value}, and here"):
+        run(process=process, total_rounds=2)
+
+
 def test_cohorts_can_be_drawn_client_by_client(run, tiny_data, tmp_path):
     run(tmp_path / "a", total_rounds=4, seed=5, client_sampling="independent")
     share = 3 / len(tiny_data.client_ids)

@@ -93,9 +93,17 @@ def test_a_results_model_preprocesses_and_is_saved(keras, tmp_path, activation):
     np.testing.assert_allclose(found, predicted, rtol=1e-5, atol=1e-6)
 
 
-def test_without_preprocessing_it_is_the_users_model(keras):
+def test_without_preprocessing_it_is_a_copy_of_the_users_model(keras):
     model = _user_model(keras)
-    assert _run(models.from_keras(model), normalize=None).model is model
+    before, model_fn = model.get_weights(), models.from_keras(model)
+    first, second = (_run(model_fn, normalize=None).model for _ in range(2))
+    assert isinstance(first, keras.Model) and first is not second
+    for result, other, own, old in zip(
+        *(each.get_weights() for each in (first, second, model)), before, strict=True
+    ):
+        np.testing.assert_array_equal(result, other)
+        np.testing.assert_array_equal(own, old)
+    assert not np.array_equal(first.get_weights()[0], before[0])
 
 
 @pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)

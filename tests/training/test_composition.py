@@ -338,3 +338,11 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
 def test_settings_of_a_process_without_effect_are_refused(given, words):
     with pytest.raises(TypeError, match=words):
         training.build(given.pop("process", "fedavg"), CNN_FN, **given)
+
+
+def test_a_process_says_for_which_numbers_it_was_built():
+    dp = training.aggregators.PrivateMeanFactory(0.0, 7)
+    given = {"client_weighting": "uniform", "model_aggregator": dp}
+    cosine = {"learning_rate_schedule": "cosine", "total_rounds": 9, "num_clients": 3}
+    found = training.build("fedavg", CNN_FN, **given, **cosine).assumed
+    assert found == {"num_clients": 3, "clients_per_round": 7, "total_rounds": 9}

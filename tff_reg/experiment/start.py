@@ -23,8 +23,6 @@ from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.experiment.rounds.training import with_arguments_of
 from tff_reg.settings import SettingError, settings_of
 
-keras_copies = lazy.module("tff_reg.models.keras_copies")
-
 if TYPE_CHECKING:
     import keras
     import tf_keras
@@ -137,19 +135,13 @@ def carried_out(
     callbacks = [*arguments.callbacks]
     if progress is None and live_curve.is_possible():
         callbacks.append(live_curve.LiveCurve())
-    result = checked.run(
+    return checked.run(
         progress=progress,
         callbacks=callbacks,
         on_round=arguments.on_round,
         sample_fn=arguments.sample_fn,
         metrics=arguments.metrics,
     )
-    if checked.config.model is None:
-        build = functools.partial(
-            keras_copies.copy_of, arguments.model, result.build_model
-        )
-        result = dataclasses.replace(result, build_model=build)
-    return result
 
 
 def check_sampling(arguments: Arguments, processes: Sequence[str]) -> None:

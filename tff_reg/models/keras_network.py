@@ -361,6 +361,11 @@ class KerasNetwork(block_model.BlockModel):
             return keras_calls.input_of(self._plan.head, call)
         return call.output
 
+    @property
+    def source(self) -> Any:
+        """The user's Keras model, with the weights that it has."""
+        return self._plan.model
+
     def keras_model(self) -> Any:
         """Returns the user's Keras model with this network's weights."""
         head = self.blocks[-1].linear_layer

@@ -355,7 +355,18 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     process_settings.check_chosen(settings, chosen, rest)
-    return _build(name, model_fn, settings, strengths, rest)
+    process = _build(name, model_fn, settings, strengths, rest)
+    population = rest.get("population", settings)
+    assumed = {
+        "num_clients": population and population.num_clients,
+        "clients_per_round": getattr(
+            rest.get("model_aggregator"), "clients_per_round", None
+        ),
+    }
+    if callable(rate) or settings.learning_rate_schedule == "cosine":
+        assumed["total_rounds"] = settings.total_rounds
+    process.assumed = assumed
+    return process
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:

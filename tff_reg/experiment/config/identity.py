@@ -64,7 +64,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def target(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns `stop_at_target` with its target; empty if a run does not stop there."""
-    if not values.get("stop_at_target"):
+    if not (values.get("stop_at_target") and values.get("target_accuracies")):
         return {}
     names = ("target_accuracies", "target_measure", "target_model")
     accuracies, measure, model = map(values.get, names)

@@ -377,11 +377,12 @@ class _Resolution:
             return
         names = ["aggregator", "averages_all_clients", "drift"]
         if process == "local":
-            names += ["keep_best", "finetune_epochs"]
+            names += ["keep_best", "stop_at_target", "finetune_epochs", "patience"]
             if self.values["client_evaluation"] is None:
                 self.values["client_evaluation"] = 0
-        for name, usual in zip(names, ("mean", False, False, False, None)):
-            if self.values[name] != usual:
+        usual = ("mean", False, False, False, False, None, None)
+        for name, value in zip(names, usual):
+            if self.values[name] != value:
                 why = f"process={process} averages no models; leave it out."
                 raise SettingError(name, self.values[name], why)
 

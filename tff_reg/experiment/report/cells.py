@@ -51,10 +51,12 @@ def _percent(share: Any) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
-    """Returns mean numbers of rounds; `25+` if 25 were too few."""
+def rounds_to(
+    rows: Sequence[Row], target: float, last: Sequence[Optional[int]]
+) -> list[str]:
+    """Returns mean numbers of rounds; `25+` if 25 were too few for a seed."""
     return [
-        f"{limit}+" if text == "-" else text
+        f"{limit}+" if text == "-" and limit is not None else text
         for text, limit in zip(numbers(rows, f"rounds_to_{target}", ".1f"), last)
     ]
 

@@ -202,6 +202,6 @@ def in_words(
         of = f" of {', '.join(lacking)}" if found else ""
         texts.append(
             f"There is no difference{of} to {baseline}, which takes two common seeds"
-            " with finite results."
+            " with finite accuracies."
         )
     return " ".join(texts)

@@ -22,7 +22,7 @@ from tff_reg.settings import as_text
 _WIDTH = 88
 # Settings that name a run, or only add evaluations and files.
 _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
-_NO_PART += ("client_evaluation", "finetune_epochs", "drift")
+_NO_PART += ("client_evaluation", "drift")
 _SETTINGS = [name for name in description.DEFAULTS if name not in _NO_PART]
 # Names in a config of the names of the user's own functions,
 _RECORDED = ("sample_fn", "client_dataset_fn")

@@ -212,6 +212,21 @@ class Table:
         runs = itertools.chain(*self.groups.values())
         return span([run.summary["rounds"] for run in runs])
 
+    def _too_few(self, target: float) -> list[Optional[int]]:
+        """Returns each row's fewest rounds of a seed that did not reach a target."""
+        return [
+            min(
+                (
+                    run.summary["rounds"]
+                    for run in group
+                    if run.accuracies
+                    and run.summary["rounds_to_target"][str(target)] is None
+                ),
+                default=None,
+            )
+            for group in self.groups.values()
+        ]
+
     def markdown(self) -> str:
         """Returns the text of `table.md`."""
         cells = self._cells()
@@ -272,7 +287,7 @@ class Table:
             key = f"ema_accuracy_at_{number}"
             cells[f"EMA at {number} (%)"] = self._best(percents(rows, key), key, max)
         for target in self.targets:
-            found = rounds_to(rows, target, self._last)
+            found = rounds_to(rows, target, self._too_few(target))
             key = f"rounds_to_{target}"
             cells[f"rounds to {100 * target:g} %"] = self._best(found, key, min)
             for name in TARGET_COLUMNS:

@@ -109,7 +109,9 @@ class CentralEvaluation:
             correct = tf.zeros([], tf.int64)
             self._has_accuracy &= _are_classes(self._model, y, output.predictions)
             if self._has_accuracy:
-                correct = learning_model.count_correct(y, output.predictions)
+                # The labels of some data sets are [n, 1].
+                labels = tf.reshape(y, tf.shape(output.predictions)[:-1])
+                correct = learning_model.count_correct(labels, output.predictions)
             predictions = output.predictions if self.metrics else ()
             return tf.cast(output.loss, tf.float64), correct, predictions
 
@@ -238,8 +240,9 @@ def _are_classes(model: Any, labels: Any, predictions: Any) -> bool:
     if tf.nest.is_nested(predictions) or tf.nest.is_nested(labels):
         return False
     shape = predictions.shape
-    several = shape.rank is None or (shape.rank > 1 and shape[-1] != 1)
-    return several and labels.dtype.is_integer
+    several = shape.rank is None or (shape.rank == 2 and shape[-1] != 1)
+    are_flat = labels.shape.rank in (None, 1) or labels.shape[1:] == (1,)
+    return several and labels.dtype.is_integer and are_flat
 
 
 def _checked(metrics: Any) -> dict[str, Any]:

@@ -84,6 +84,14 @@ class Rounds:
             *training.callbacks,
         ]
         self._client_ids = list(training.client_data.client_ids)
+        now = {**training.numbers(), "num_clients": len(self._client_ids)}
+        for name, value in getattr(training.process, "assumed", {}).items():
+            is_part = name == "total_rounds" and value and now[name] < value
+            if value not in (None, now[name]) and not is_part:
+                raise ValueError(
+                    f"The process was built for {name}={value}, and here it is"
+                    f" {now[name]}: build it with that number."
+                )
         self._state: Any = None
         self._run = callbacks_lib.Run(
             total_rounds=training.total_rounds,

@@ -71,6 +71,8 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
                 f"the model has a {min(scales)} layer, and the images of {config.task}"
                 " are normalised before they reach it"
             )
+    elif all("int" in str(each.dtype) for each in model.inputs):
+        pass  # Token ids.
     elif (x.dtype == np.uint8 or x.max() > _LARGE and x.min() >= 0) and not scales:
         yield (
             f"the model takes the examples as they are, numbers up to {x.max()}: give"

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.data import dtypes
+from tff_reg.models import keras_copies
 
 _BATCH_SIZE = 256
 
@@ -56,13 +57,13 @@ def of_process(
 ) -> Any:
     """Returns the Keras model that a process trains, else a `TrainedModel`.
 
-    A Keras model comes back as itself if it takes the examples as they are stored.
+    A Keras model comes back as a copy if it takes the examples as they are stored.
     """
     model = process.model_fn()
     weights.assign_weights_to(model)
-    keras_model = getattr(getattr(model, "network", None), "keras_model", None)
+    network: Any = getattr(model, "network", None)
     # Keras models convert data types themselves.
     takes_them = preprocess_fn is None or isinstance(preprocess_fn, dtypes.Cast)
-    if keras_model is not None and takes_them:
-        return keras_model()
+    if hasattr(network, "keras_model") and takes_them:
+        return keras_copies.copy_of(network.source, network.keras_model)
     return TrainedModel(model, preprocess_fn, input_spec)

@@ -148,6 +148,9 @@ class Tuning:
                 reason = "leave it out: the grid has it."
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
+        if "local" in names:
+            why = "local has no held-out accuracy to choose by; leave it out."
+            raise SettingError("grid", None, why)
         seeds = tuple(dict.fromkeys(seeds))
         strengths = {each.flag for each in catalogue.strengths()}
         own = {name: values for name, values in grid.items() if name in strengths}
