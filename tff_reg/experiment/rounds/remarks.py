@@ -71,7 +71,7 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
                 f"the model has a {min(scales)} layer, and the images of {config.task}"
                 " are normalised before they reach it"
             )
-    elif all("int" in str(each.dtype) for each in model.inputs):
+    elif "int" in "".join(str(i.dtype) for i in getattr(model, "inputs", None) or ()):
         pass  # Token ids.
     elif (x.dtype == np.uint8 or x.max() > _LARGE and x.min() >= 0) and not scales:
         yield (
