@@ -67,7 +67,7 @@ class ImageData:
         return dataclasses.replace(self, **part, **changes)
 
     def as_test(self, positions: np.ndarray) -> dict[str, Any]:
-        """Returns the test part that some of the training examples would be."""
+        """Returns the fields of a test set of these training examples."""
         domains = None if self.domains is None else self.domains[positions]
         x_test, y_test = self.x_train[positions], self.y_train[positions]
         return dict(x_test=x_test, y_test=y_test, test_domains=domains)

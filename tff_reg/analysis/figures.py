@@ -50,7 +50,7 @@ def analyses(
     subject, name = measured
     weights = made.artifact.weights
     if subject == "hessian":
-        how = {**made.hessian, "clients": 0}
+        how, defaults = {**made.hessian, "clients": 0}, hessian_defaults()
         return [
             analysis
             for run in finished
@@ -60,7 +60,7 @@ def analyses(
                 ("lambda_max",),
                 weights,
                 how,
-                hessian_defaults(),
+                defaults,
             )
         ]
     how = {}

@@ -66,9 +66,8 @@ def target(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns `stop_at_target` with its target; empty if a run does not stop there."""
     if not (values.get("stop_at_target") and values.get("target_accuracies")):
         return {}
-    names = ("target_accuracies", "target_measure", "target_model")
-    accuracies, measure, model = map(values.get, names)
-    return {"stop_at_target": f"{max(accuracies or [1]):g} ({measure}, {model})"}
+    of_what = ", ".join(str(values.get(f"target_{n}")) for n in ("measure", "model"))
+    return {"stop_at_target": f"{max(values['target_accuracies']):g} ({of_what})"}
 
 
 def differences(
@@ -154,7 +153,8 @@ def _own_files() -> dict[str, Optional[str]]:
 
 def other_code(config: Mapping[str, Any]) -> Optional[str]:
     """Returns a line on other code that made a run's rounds; None if none did."""
-    now = code(config, has_own_objects=True)
+    known = {name for made in config.get(CODE, ()) for name in made}
+    now = code(config, any(name.startswith(_FILE) for name in known))
     said = [
         f"{name} {value} (now {now.get(name)})"
         for made in config.get(CODE, ())

@@ -164,9 +164,9 @@ def write(
     title: str = "",
     command: str = "",
 ) -> None:
-    """Writes the `FILES` of a table; the pictures get the title.
+    """Writes the files of a comparison, `FILES`, to a directory.
 
-    The report names the command.
+    `title` is that of the pictures and the report, which also shows the command.
     """
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
@@ -188,7 +188,7 @@ def section(table: table_lib.Table) -> list[str]:
 
 
 def report_run(run_dir: files.PathLike, command: str) -> None:
-    """Writes the report of a finished run into its directory."""
+    """Writes `report.html` of a finished run to the run's directory."""
     table = tabulate([run_dir])
     (name,) = table.groups
     title = f"{catalogue.published_name(name)}: {measures_lib.accuracy(table.groups)}"
@@ -357,7 +357,7 @@ def _curves(
 
 
 def _latest(values: Mapping[int, float], number: int) -> float:
-    """Returns the value of a round, or the last before: a run that ended keeps it."""
+    """Returns a round's value, or that of the last round before that has one."""
     return values[max(each for each in values if each <= number)]
 
 

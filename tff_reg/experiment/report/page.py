@@ -111,7 +111,7 @@ def curves_of(drawn: Sequence[curves.Curve], up: str) -> str:
 
 
 def clients_of(groups: Groups) -> str:
-    """Returns box plots of the clients' accuracies; empty if no run has them."""
+    """Returns box plots of the clients' accuracies; empty if no run measured them."""
     found: dict[str, list[float]] = {}
     for name, runs in groups.items():
         for rows in map(_read_clients, runs):

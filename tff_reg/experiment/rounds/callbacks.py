@@ -313,7 +313,7 @@ def accuracy_curves(
 
 
 def drift(table: metrics.MetricsTable) -> list[curves.Points]:
-    """Returns the panels of the clients' drift, if a run measured it."""
+    """Returns the pictures of the clients' drift by round; none if not measured."""
     columns = [name.split("/") for name in table.row(0)]
     groups = dict.fromkeys(c[1] for c in columns if c[0] == metrics.DRIFT)
     rounds = table.column(metrics.ROUND)

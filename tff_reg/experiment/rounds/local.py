@@ -23,7 +23,7 @@ class Local:
     is_local = True
 
     def __init__(self, process: Any):
-        """Takes FedAvg whose server sets the model to the mean."""
+        """Wraps FedAvg whose server takes the clients' mean as its next model."""
         self._process = process
         self.initialize, self.model_fn = process.initialize, process.model_fn
         self.get_model_weights = self.initial_client_state = process.get_model_weights

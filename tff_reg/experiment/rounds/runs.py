@@ -311,7 +311,7 @@ def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
 
 
 def _form(task: Any) -> dict[str, Any]:
-    """Returns the form of a task's examples, for `build_from_settings`."""
+    """Returns what `build_from_settings` has to know of a task's examples."""
     return {
         "client_preprocess_fn": task.augment_fn,
         "example_dtype": task.client_data.element_type_structure["x"].dtype.name,

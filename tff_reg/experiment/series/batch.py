@@ -54,7 +54,7 @@ def analyses_for(
     settings: Mapping[str, Any] = {},
     defaults: Mapping[str, Any] = {},
 ) -> list[Analysis]:
-    """Returns the analyses that columns need and a finished run lacks.
+    """Returns the analyses of a finished run that a table's columns still need.
 
     `settings` are those that differ from the defaults. A setting that is in neither may
     have any value.
