@@ -23,6 +23,9 @@ NUMBERED = {
     "fedmlb": ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [2, 3, 4, 5, 6, 7, 8, 9]),
     "man": ([1, 2, 3], [1, 2, 3, 4]),
     "univarfl": ([1, 2], [1]),
+    "fl_simulator": ([1], []),
+    "asd": ([2], []),
+    "fedexp": ([1], []),
 }
 
 
@@ -74,6 +77,10 @@ def test_published_numbers_stand_beside_what_they_are():
         "gflops": "54.4",
         "params": "19.96",
     }
+    simulator = "fl_simulator/table1", "FedGamma"
+    assert published(*simulator, "200 clients, Dir-0.1") == {"best": "80.09"}
+    assert published(*simulator, "Time / round") == {"seconds": "30.13"}
+    assert published("fedexp/table1", "FedAvg", "CIFAR-10") == {"accuracy": None}
     assert published("fedmlb/table6", "4 paths", "Average accuracy") == {
         "ema": "53.69 ± 1.43"
     }

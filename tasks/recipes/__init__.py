@@ -1,6 +1,6 @@
 """The papers' experiments by name: `bin/run --recipe=fedalign/table2/mixup-alpha0.1`.
 
-`paper_tables` has every table of the four papers; a recipe is one cell of one,
+`paper_tables` has every table of the papers; a recipe is one cell of one,
 `<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
 authors' code determines, so that it stays what it is when a default changes.
 

@@ -1,4 +1,4 @@
-"""Every table and figure of the four papers that shows results, by its number.
+"""Every table and figure of the papers that shows results, by its number.
 
 >>> from tff_reg.tasks.recipes import artifacts
 >>> [each.name for each in artifacts.artifacts()][:2]

@@ -33,6 +33,12 @@ _QUANTITIES: Mapping[str, Any] = {
     "man/table2": ("lambda_max", "trace"),
     "univarfl/table1": ("accuracy",),
     "univarfl/table2": ("accuracy",),
+    "fl_simulator/table1": {
+        **dict.fromkeys(("IID", "Dir-0.6", "Dir-0.3", "Dir-0.1"), ("best",)),
+        "Time / round": ("seconds",),
+    },
+    "asd/table2": ("accuracy",),
+    "fedexp/table1": ("accuracy",),
 }
 
 
@@ -71,7 +77,8 @@ def _printed(recipe: recipes.Recipe) -> dict[str, str]:
     names = _expanded(quantities_of(recipe), recipe)
     numbers = [each for each in re.split(r",\s*|\s*\(|\)", recipe.published) if each]
     assert len(names) == len(numbers), (recipe.name, names, numbers)
-    return dict(zip(names, numbers))
+    # A number that is not known is none.
+    return {name: number for name, number in zip(names, numbers) if number != "unknown"}
 
 
 def _expanded(quantities: Sequence[str], recipe: recipes.Recipe) -> tuple[str, ...]:

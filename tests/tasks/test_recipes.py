@@ -14,6 +14,7 @@ from tff_reg.commands import run
 from tff_reg.data import partitions
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
+from tff_reg.tasks.recipes import artifacts
 
 ALL = recipes.recipes()
 
@@ -35,7 +36,7 @@ def test_a_recipe_knows_its_cell():
         assert recipe.published and recipe.measure, recipe.name
 
 
-@pytest.mark.parametrize("paper", ["fedalign", "fedmlb", "man", "univarfl"])
+@pytest.mark.parametrize("paper", sorted({recipe.table.paper.name for recipe in ALL}))
 def test_the_settings_of_every_recipe_hold(paper):
     for recipe in ALL:
         if recipe.table.paper.name != paper:
@@ -168,6 +169,19 @@ def test_univarfls_recipes_use_feduvs_settings_where_unspecified():
     _has("univarfl/table2/*", model="feduv_cnn", pixel_mean=(0.5, 0.5, 0.5))
     _has("univarfl/*cifar*", model="resnet18_feduv", augmentation="none")
     _has("univarfl/*/univarfl*", univarfl_variance_kind="sample")
+
+
+def test_the_newest_recipes_have_the_numbers_of_public_code():
+    _has("fl_simulator/*", total_rounds=1000, local_epochs=5, client_learning_rate=0.1)
+    _has("fl_simulator/*-200-clients*", num_clients=200, batch_size=25)
+    _has("fl_simulator/*-iid", partition="iid", concentration=None)
+    _has("fl_simulator/*/fedspeed*", fedspeed_radius=0.1, fedspeed_ascent="clean")
+    _has("fl_simulator/*/feddyn*", feddyn_strength=0.1, learning_rate_decay=0.9995)
+    _has("asd/*", total_rounds=500, client_weight_decay=1e-3, max_gradient_norm=10.0)
+    _has("fedexp/*", client_learning_rate=0.01, client_weight_decay=1e-4)
+    # Seconds are those of a run of the table.
+    canonical = artifacts.canonical("fl_simulator/table1/fedcm-time-round")
+    assert canonical == "fl_simulator/table1/fedcm"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ _USAGE = """\
 bin/reproduce PAPER/TABLE [--seeds=N] [--scale=X] [--jobs=N] [flags]
 bin/reproduce --list [PAPER]
 
-Runs and analyses the experiments of a table or figure of the four papers, such as
+Runs and analyses the experiments of a table or figure of a paper, such as
 fedalign/table1, fedmlb/table6 or man/figure2, and writes it with the published numbers
 beside the new ones: table.md, table.csv and, for a figure, figure.png, by default in
 runs/PAPER/TABLE. The same command again resumes. --list gives the tables and figures,
