@@ -131,9 +131,8 @@ def _step_of(config: ResolvedConfig) -> Any:
 
 def _patience(name: str) -> tuple:
     """A key that sorts recipes by the time of tracing."""
-    order = ("fedalign", "man", "univarfl", "fedmlb")
     is_slow = "fedmlb" in str(recipes.recipe(name).settings["process"])
-    return "/paths-" in name, is_slow, order.index(name.split("/")[0])
+    return "/paths-" in name, is_slow, name.startswith("fedmlb/")
 
 
 def _local(process: str) -> str:
