@@ -2,7 +2,7 @@
 
 A recipe runs as `bin/run --recipe=NAME --scale=tiny --synthetic_data` would. Of those
 that come to the same computation but for the size of numbers (a strength of 1 or of 2),
-and for how the data are dealt out, one runs; the first of every paper and network does
+and for how the data are dealt out, one runs; the first of every network does
 without `--slow` too, but for the deepest networks. All of them are resolved, and their
 clients dealt, in test_recipes.py.
 """
@@ -52,8 +52,8 @@ def _computations():
     for recipe in recipes.recipes():
         found.setdefault(_computation(recipe_settings.in_small(recipe.name)), recipe)
     for recipe in found.values():
-        network = (recipe.table.paper.name, recipe.settings["model"])
-        is_slow = network in networks or recipe.settings["model"] in _DEEP_NETWORKS
+        network = recipe.settings["model"]
+        is_slow = network in networks or network in _DEEP_NETWORKS
         marks = [pytest.mark.xdist_group(recipe.name)]
         if is_slow:
             marks.append(pytest.mark.slow)
