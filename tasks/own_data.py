@@ -283,8 +283,7 @@ class OwnData:
         clients = data_lib.ArrayClientData(x, y, positions, names)
         if self.held_out is not None:
             clients.tests = data_lib.ArrayClientData(x, y, self.held_out, names)
-        seed = settings.get("partition_seed")
-        seed = settings["seed"] if seed is None else seed
+        seed = task_settings.seed_of_split(settings)
         return types.SimpleNamespace(
             model_fn=model_fn,
             client_data=clients.hold_out(settings.get("client_test_share"), seed),

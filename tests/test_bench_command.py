@@ -45,10 +45,22 @@ def other(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "methods, peers, recipes, runtime, scale, start (found nothing)"),
-        (["method"], "peers, recipes, runtime, scale, start (found method)"),
-        (["runtime", "methods"], "runtime, scale, start (found runtime methods)"),
-        (["nothing", "methods"], "runtime, scale, start (found nothing methods)"),
+        (
+            [],
+            "peers, recipes, runtime, scale, simulation, start (found nothing)",
+        ),
+        (
+            ["method"],
+            "peers, recipes, runtime, scale, simulation, start (found method)",
+        ),
+        (
+            ["runtime", "methods"],
+            "scale, simulation, start (found runtime methods)",
+        ),
+        (
+            ["nothing", "methods"],
+            "scale, simulation, start (found nothing methods)",
+        ),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--json=/proc/x"], "--json=/proc/x: it cannot be written to"),

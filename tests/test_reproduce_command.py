@@ -1,6 +1,7 @@
 """`bin/reproduce`: every table and figure of the papers, in small; what is refused."""
 
 import json
+import re
 
 import pytest
 
@@ -248,7 +249,10 @@ def test_a_column_says_the_round_of_shorter_runs(tmp_path):
     numbers = made.numbers(made.planned[:1])
     # 2 of 4 rounds stand for the paper's 500 of 1000: 0.9 x 10 % + 0.1 x 20 %.
     assert (numbers[0].quantity, numbers[0].here) == ("ema@500", "11.00")
-    made.write(tmp_path, numbers)
+    made.write(tmp_path, made.planned[:1], "bin/reproduce fedmlb/table4")
+    report = (tmp_path / "report.html").read_text("utf-8")
+    assert report.count("<table>") == 2 and "<svg" in report
+    assert "bin/reproduce fedmlb/table4" in re.sub("<.*?>", "", report)
     head, below = (tmp_path / "table.md").read_text("utf-8").splitlines()[4:8:2]
     assert "EMA after 500 rounds (%)" in head
     assert [each.strip() for each in below.split("|")][3:6:2] == [

@@ -36,12 +36,18 @@ def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataF
         ) from error
 
 
-def to_markdown(
-    columns: Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]],
-) -> list[str]:
+# The cells of columns by their headings, or pairs of both.
+Columns = Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]]
+
+
+def pairs(columns: Columns) -> Sequence[tuple[str, Sequence[str]]]:
+    """Returns the headings and cells of columns."""
+    return [*columns.items()] if isinstance(columns, Mapping) else columns
+
+
+def to_markdown(columns: Columns) -> list[str]:
     """Makes a Markdown table; all columns but the first are right-aligned."""
-    pairs = columns.items() if isinstance(columns, Mapping) else columns
-    heads, cells = zip(*pairs)
+    heads, cells = zip(*pairs(columns))
     widths = [max(map(len, [head, *own])) for head, own in zip(heads, cells)]
 
     def line(cells: Sequence[str]) -> str:

@@ -87,9 +87,13 @@ def read_csv(path):
 
 
 def rows(path):
-    """The rows of a table that a run wrote, without their times."""
+    """The rows of a table that a run wrote, without their times and memory."""
     return [
-        {name: cell for name, cell in row.items() if name != metrics.SECONDS}
+        {
+            n: cell
+            for n, cell in row.items()
+            if n not in (metrics.SECONDS, metrics.MEMORY)
+        }
         for row in read_csv(path)
     ]
 

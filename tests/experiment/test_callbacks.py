@@ -92,7 +92,8 @@ def test_early_stopping_finishes_a_run(run, tiny_data, tmp_path):
     arguments["evaluate"] = accuracies(0.2, 0.5, 0.4, 0.3, 0.1, 0.1, 0.1)
     arguments["settings"] = HELD_OUT
     result = run(**arguments, progress=notes)
-    stopped = {"reason": "no better held-out accuracy in 2 rounds", "total_rounds": 6}
+    stopped = {"reason": "no better held-out accuracy in 2 rounds"}
+    stopped |= {"by": "EarlyStopping", "total_rounds": 6}
     assert result.summary["stopped_early"] == stopped
     assert result.summary["rounds"] == 4 and result.summary["final_accuracy"] == 0.3
     assert notes.lines[-1] == f"The run ends after round 4: {stopped['reason']}."
@@ -105,7 +106,8 @@ def test_early_stopping_finishes_a_run(run, tiny_data, tmp_path):
     tiny_data.asked.clear()
     assert run(**arguments).summary == result.summary and not tiny_data.asked
     # Not where the run's own patience ended it.
-    table, stays = metrics.MetricsTable(), {"patience": 2, "total_rounds": 9}
+    table = metrics.MetricsTable.parse((tmp_path / "metrics.csv").read_text())
+    stays = {"patience": 2, "total_rounds": 9}
     assert not summary_lib.goes_on(result.summary["stopped_early"], table, stays)
     more = run(**{**arguments, "callbacks": []}, total_rounds=7)
     assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary

@@ -227,14 +227,17 @@ def test_copies_leave_out_the_branches_that_training_leaves_out():
     assert any(same) and not all(same)
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
+def test_references_leave_out_what_they_have_no_use_for(tmp_path):
+    given = dict(process="local", keep_best=True, patience=1, finetune_epochs=2)
+    config = experiment.RunConfig(**given, drift=True).resolved()
+    assert (config.keep_best, config.patience, config.drift) == (False, None, False)
+    notes = finished.Notes()
+    run(str(tmp_path), **given, total_rounds=1, progress=notes)
+    told = "local averages no models, and trains its rounds without keep_best, finetune"
+    assert any(told in line for line in notes.lines)
+    for changes, why in (
         ({"process": "local+fedprox"}, "local does not combine with methods"),
-        ({"process": "local", "keep_best": True}, "process=local averages no models"),
         ({"process": "central", "aggregator": "dp"}, "process=central averages no"),
-    ],
-)
-def test_what_does_not_combine_with_references_is_refused(changes, why):
-    with pytest.raises(settings.SettingError, match=why):
-        experiment.RunConfig(**changes).resolved()
+    ):
+        with pytest.raises(settings.SettingError, match=why):
+            experiment.RunConfig(**changes).resolved()

@@ -211,7 +211,7 @@ def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(
         experiment.compare(runs, tmp_path / "o", **asked)
         assert lines_of(tmp_path / "o")[2].split(" | ")[4] == cell
     # The same by a callback.
-    reason = {"reason": "no better test accuracy in 1 rounds", "total_rounds": 9}
+    reason = {"reason": "?", "by": "EarlyStopping", "total_rounds": 9}
     for path in (tmp_path / "man0", tmp_path / "man1"):
         for name, changes in (
             ("config.json", {"patience": None, "validation_share": None}),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.experiment.compared import lines_of, text_of, write_run
 from tff_reg import experiment, settings
+from tff_reg.data import digests
 
 
 def table(tmp_path, *runs):
@@ -73,6 +74,26 @@ def test_runs_of_different_code_are_said_to_be(tmp_path):
         " 89abcdef (fedavg, moon)."
     )
     assert said in words
+
+
+def test_own_samplings_and_weights_are_no_common_protocol(tmp_path):
+    first, same = ({"sample_fn": None, digests.KERAS_WEIGHTS: "a"} for _ in range(2))
+    for number, (changes, what) in enumerate(
+        [
+            ({}, ""),
+            ({"sample_fn": "in_turn"}, "sample_fn: none (fedavg), in_turn (man)"),
+            (
+                {digests.KERAS_WEIGHTS: "b"},
+                "initial weights of the Keras model: a (fed",
+            ),
+        ]
+    ):
+        runs = [
+            write_run(tmp_path / f"{number}a", [0.5], **first),
+            write_run(tmp_path / f"{number}b", [0.5], process="man", **same | changes),
+        ]
+        told = table(tmp_path, *runs).partition("They differ in ")[2]
+        assert told.startswith(what) and bool(told) == bool(what)
 
 
 def test_a_table_has_the_remarks_on_its_runs_data_once(tmp_path):

@@ -33,11 +33,11 @@ def test_all_methods_have_the_tasks_settings_and_what_they_cannot_be_without(tmp
             assert setting in own or getattr(found, setting) == value, (name, setting)
     found = of(configs)
     assert found.is_one and found.source == "the task digits"
-    assert found.shared == (
-        "task=digits, partition=dirichlet_balanced, model=resnet8, num_clients=20,"
-        " clients_per_round=5, total_rounds=20, local_epochs=5, batch_size=20,"
-        " client_learning_rate=0.1, concentration=0.3, norm=batch, augmentation=shift,"
-        " client_weight_decay=0.0001, max_gradient_norm=10.0"
+    assert found.in_short().startswith(
+        "Protocol: task=digits, partition=dirichlet_balanced, model=resnet8,"
+        " num_clients=20, clients_per_round=5, total_rounds=20, local_epochs=5,"
+        " batch_size=20, client_learning_rate=0.1, concentration=0.3, norm=batch,"
+        " augmentation=shift, client_weight_decay=0.0001, max_gradient_norm=10.0"
     )
     assert found.own["fedavg"] == ""
     assert found.own["fedavgm"] == "server_momentum=0.4"
@@ -208,7 +208,7 @@ def test_columns_of_settings_have_what_all_methods_have_in_common(tmp_path):
         }
         for each in (0.1, 0.3)
     }
-    text = " ".join(protocol.lines_of_columns(of_columns))
+    text = " ".join(protocol.lines(of_columns))
     common, own = text.split("- fedadam's own: ")
     assert "server_optimizer" not in common and "concentration" not in text
     assert own.startswith("server_optimizer=adam, server_learning_rate=0.01")

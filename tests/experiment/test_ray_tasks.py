@@ -33,7 +33,7 @@ def test_tasks_give_the_table_of_sequential_runs(tmp_path, monkeypatch):
     # A machine that is lost: Ray tries again.
     test_tuning.set_trap(folder, "fedprox-seed0", "parent", signal.SIGKILL)
     done, said = carry_out(folder)
-    assert [run.name for run in done.failed] == ["fedavg, seed 0"]
+    assert [*done.failed] == ["fedavg, seed 0"]
     assert any(line.endswith("seed 0: failed (killed by SIGKILL)") for line in said)
     done, said = carry_out(folder)
     assert not done.failed and sum("finished before" in line for line in said) == 1

@@ -1,5 +1,7 @@
 """Methods under several settings: the grammar, the runs, and the table."""
 
+import dataclasses
+
 import pytest
 
 import tff_reg
@@ -7,10 +9,10 @@ from tests import commands
 from tests.experiment import finished
 from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
-from tff_reg import experiment, settings
+from tff_reg import experiment, settings, tasks
 from tff_reg.commands import compare
 from tff_reg.experiment.report import comparison, settings_table
-from tff_reg.experiment.series import axis
+from tff_reg.experiment.series import axis, comparing
 
 TEXT = "concentration=0.1,0.3; partition=shards, classes_per_client=2,3;"
 HEADINGS = [
@@ -37,17 +39,15 @@ def test_a_group_is_all_combinations_of_its_values():
         (" ;", "no settings in it"),
         ("0.1,0.3", "0.1,0.3 is no NAME=VALUE"),
         ("concentration=", "is no NAME=VALUE"),
-        ("concentraton=1", "that columns can differ in (did you mean concentration?)"),
-        ("seed=1,2", "seed is not a setting that columns"),
+        ("concentraton=1", "that can vary (did you mean concentration?)"),
+        ("seed=1,2", "seed is not a setting that can vary"),
         ("fedprox_strength=0.1", "is of the method fedprox; give its flag"),
-        ("devices=CPU", "devices is not a setting"),
         ("runtime=ray;cpus_per_client=2", "results do not depend on cpus_per_client"),
         ("batch_size=8", "batch_size is given for all columns as well"),
         ("concentration=1,concentration=2", "join its values by commas"),
         ("concentration=1;concentration=1.0", "concentration=1.0 is there twice"),
         ("concentration=x", "concentration=x: it must be a number"),
         ("concentration=-1", "concentration=-1.0: it must be"),
-        ("1", "1 is no NAME=VALUE"),
     ],
 )
 def test_refusals(text, words):
@@ -64,13 +64,22 @@ def test_mean_ranks_by_hand():
     assert settings_table.mean_ranks([*columns, {"a": 0.5}]) == {}
 
 
-def test_what_has_no_test_accuracy_has_no_rank(tmp_path):
-    runs = []
-    for name, accuracy in (("local", None), ("kd", 0.5), ("man", 0.4)):
-        given = dict(process=name, columns={"training_loss": float("nan")})
-        runs.append(write_run(tmp_path / name, [accuracy], **given))
-    made = settings_table.SettingsTable({"a": comparison.tabulate(runs)})
-    assert [row["mean_rank"] for row in made.rows()] == [None, 1.0, 2.0]
+def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
+    finals = {"local": [None] * 2, "central": [0.8, 0.81], "kd": [0.5, 0.52]}
+    runs = [
+        write_run(tmp_path / f"{name}{seed}", [each], process=name, seed=seed)
+        for name, of_seeds in {**finals, "man": [0.4, 0.421]}.items()
+        for seed, each in enumerate(of_seeds)
+    ]
+    made = comparison.tabulate(runs)
+    assert made.baseline == "kd"
+    known = [row["difference_mean"] for row in made.rows()]
+    assert known == [None, None, None, pytest.approx(-0.0995)]
+    ranks = settings_table.SettingsTable({"a": made}).rows()
+    assert [row["mean_rank"] for row in ranks] == [None, None, 1.0, 2.0]
+    text = made.markdown()
+    assert "| **51.00 ± 1.41** |" in text and "**80" not in text
+    assert "difference or bold print: local, central." in " ".join(text.split())
 
 
 def test_the_command_tabulates_methods_by_settings(tmp_path):
@@ -78,11 +87,15 @@ def test_the_command_tabulates_methods_by_settings(tmp_path):
     flags += ["--settings=concentration=0.1;partition=shards,classes_per_client=2"]
     common = experiment.RunConfig(total_rounds=2, output_dir=str(tmp_path))
     finals = {"fedavg": [[0.5, 0.52], [0.3, 0.4]], "man": [[0.6, 0.622], [0.4, 0.3]]}
-    for number, (heading, column) in enumerate(axis.parse(flags[3][11:]).items()):
-        asked = {"processes": ["fedavg", "man"], "seeds": (0, 1)}
-        for run in axis.plan(common, column, heading, **asked):
-            found = finals[run.config.process][number][run.config.seed]
-            finished.finish(run, [0.1, found])
+    plan = comparing.Comparing(
+        lambda column: (dataclasses.replace(common, **column), tasks),
+        processes=["fedavg", "man"],
+        seeds=(0, 1),
+        settings=flags[3][11:],
+    )
+    for number, run in enumerate(plan.first):
+        found = finals[run.config.process][number // 4][run.config.seed]
+        finished.finish(run, [0.1, found])
     done = commands.call(compare.main, *flags, f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     name = "run 8/8  man, partition=shards, classes_per_client=2, seed 1: finished bef"

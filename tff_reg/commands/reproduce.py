@@ -6,6 +6,7 @@ The command line of `tff_reg.experiment.series.reproduction`, and of
 
 import functools
 import os
+import shlex
 import textwrap
 
 from absl import flags
@@ -24,9 +25,9 @@ bin/reproduce --list [PAPER]
 
 Runs and analyses the experiments of a table or figure of a paper, such as
 fedalign/table1, fedmlb/table6 or man/figure2, and writes it with the published numbers
-beside the new ones: table.md, table.csv and, for a figure, figure.png, by default in
-runs/PAPER/TABLE. The same command again resumes. --list gives the tables and figures,
-their number of runs with one seed, and their running time.
+beside the new ones: table.md, table.csv, report.html and, for a figure, figure.png, by
+default in runs/PAPER/TABLE. The same command again resumes. --list gives the tables
+and figures, their number of runs with one seed, and their running time.
 
 --scale=tiny is a smoke test of minutes, --synthetic_data takes random images in place
 of all data. The flags of bin/run override the recipes; hyperparameters such as
@@ -139,8 +140,9 @@ def main(argv, stop, executor=None):
         done.run()
         done.analyse(made.analyses(done.finished, figures.hessian_defaults()))
         done.analyse(figures.analyses(made, done.finished))
-        made.write(output_dir, made.numbers(done.finished))
+        command = shlex.join([_COMMAND, *argv])
+        made.write(output_dir, done.finished, command)
         if made.artifact.picture:
             figures.write(made, done.finished, output_dir)
-    several.show(output_dir, ["table.md", "table.csv", *figures.FILES])
+    several.show(output_dir, ["table.md", "table.csv", "report.html", *figures.FILES])
     several.fail_for_failed(done.failed, len(made.planned), True, fail)

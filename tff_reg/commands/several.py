@@ -137,9 +137,6 @@ def show(directory, names):
 def fail_for_failed(failed, total, has_table, fail):
     """Ends the command with exit code 1 if runs have failed."""
     if failed:
-        names = "; ".join(run.name for run in failed)
         rest = "; the table has the rest" if has_table else ""
-        fail(
-            f"{len(failed)} of {total} runs failed ({names}){rest}.",
-            exit_code=1,
-        )
+        names = f"{len(failed)} of {total} runs failed ({'; '.join(failed)})"
+        fail(f"{names}{rest}.", exit_code=1)

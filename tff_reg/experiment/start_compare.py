@@ -6,36 +6,25 @@ import contextlib
 import copy
 import dataclasses
 import os
-import pathlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import tables
 from tff_reg.experiment import start
-from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     comparison,
-    protocol,
     settings_table,
     table as table_lib,
 )
-from tff_reg.experiment.report.differences import baseline_of
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import (
-    directory,
     progress as progress_lib,
     training,
 )
 from tff_reg.experiment.rounds.loop import TrainingError, name_of
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.series import (
-    axis,
-    batch,
-    plan as series,
-    sensitivity,
-    tuning,
-)
+from tff_reg.experiment.series import batch, comparing, plan as series
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -91,7 +80,7 @@ class Comparison:
         if isinstance(self._table, settings_table.SettingsTable):
             figure = self._table.draw()
         else:
-            drawn = comparison.curves_of(self._table)
+            drawn = comparison.by_round(self._table.groups)
             figure = comparison.draw(self._table, drawn) if drawn else None
         if figure is None:
             raise ValueError("No run measured an accuracy that could be drawn.")
@@ -133,7 +122,7 @@ class Arguments(start.Arguments):
     processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
     grid: Union[str, Mapping[str, Sequence[Any]], None] = None
-    settings: Union[str, axis.Group, Sequence[axis.Group], None] = None
+    settings: Union[str, series.Values, Sequence[series.Values], None] = None
     baseline: Optional[str] = None
 
 
@@ -176,147 +165,106 @@ def compare(arguments: Arguments) -> Comparison:
       TrainingError: If all runs failed.
       ComparisonError: If the seeds of a method ended after different rounds.
     """
-    if arguments.settings is not None:
-        return _compare_settings(arguments)
-    return _compare(arguments)
-
-
-def _compare(arguments: Arguments) -> Comparison:
-    """Compares methods under one setting."""
-    say, request = _say(arguments), _Request(arguments)
-    config, of_seeds, tasks = request.config, request.of_seeds, request.tasks
+    for name, why in (
+        ("process", "the first argument lists them."),
+        ("seed", "give seeds, how many or which."),
+    ):
+        if getattr(arguments, name) is not None:
+            raise SettingError(name, getattr(arguments, name), why)
+    names, seeds = arguments.processes, series.SEEDS.of(arguments.seeds)
+    names = series.process_names([names] if isinstance(names, str) else names)
+    start.check_sampling(arguments, names)
+    of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
     with contextlib.ExitStack() as stack:
-        where = config.output_dir or stack.enter_context(
+        where = arguments.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
         )
-        common = dataclasses.replace(config, output_dir=where)
-        tuner, tuned, failed = None, {}, {}
-        if arguments.grid is None:
-            planned = request.plan(where)
-        else:
-            if getattr(tasks[request.seeds[0]], "positions", None) is not None:
+
+        def request(column: Mapping[str, Any]) -> tuple[Any, Any]:
+            own = dict(column, output_dir=where)
+            made = {
+                seed: dataclasses.replace(each, **own).to_config()
+                for seed, each in of_seeds.items()
+            }
+            config, tasks = made[seeds[0]]
+            is_split = getattr(tasks, "positions", None) is not None
+            if is_split and arguments.grid is not None:
                 why = "client_data={...} has no examples to hold out; give (x, y)."
                 raise SettingError("grid", None, why)
-            tuner = tuning.Tuning(common, tuning.parse(arguments.grid), **request.asked)
-            failed = _carry_out(tuner.planned, of_seeds, tasks, say)
-            done = [run for run in tuner.planned if run.name not in failed]
-            tuned = tuner.best(done)
-            if config.output_dir:
-                rows = tuner.rows(done)
-                sensitivity.write(rows, tuner.names, pathlib.Path(config.output_dir))
-            planned = tuner.plan(tuned, tasks)
-            if not planned:
-                raise TrainingError("No setting of the grid ended finite.")
-        sample_fn = name_of(arguments.sample_fn)
-        configs = {
-            run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
-            for run in planned
-        }
-        chosen = tuner.names if tuner else ()
-        say(*protocol.of(configs, chosen).lines(), "", sep="\n", flush=True)
-        untuned = tuner.lost(tuned) if tuner else ()
-        failed |= dict.fromkeys(untuned, "no setting of the grid ended finite.")
-        failed |= _carry_out(planned, of_seeds, tasks, say)
-        groups: dict[str, list[str]] = {name: [] for name in configs}
-        for run in planned:
-            if run.name not in failed:
-                groups[run.config.process].append(run.directory)
-        groups = {name: paths for name, paths in groups.items() if paths}
-        first = planned[0].config
+            return config, {seed: tasks for seed, (_, tasks) in made.items()}
+
+        def begin(planned: Sequence[series.PlannedRun]) -> batch.Batch:
+            return _Here(planned, arguments, errors)
+
+        plan = comparing.Comparing(
+            request,
+            processes=names,
+            seeds=seeds,
+            settings=arguments.settings,
+            grid=arguments.grid,
+            baseline=arguments.baseline,
+        )
+        errors: list[Exception] = []
+        sampled = {"sample_fn": name_of(arguments.sample_fn)}
+        if not isinstance(arguments.progress, progress_lib.Silence):
+            print(*plan.protocol(**sampled), "", sep="\n", flush=True)
+        kept = where if arguments.output_dir else None
+        command = "tff_reg.compare, in Python"
         try:
-            table = comparison.tabulate(
-                groups,
-                accuracy_at_rounds=first.accuracy_at_rounds,
-                target_accuracies=first.target_accuracies,
-                target_measure=first.target_measure,
-                target_model=first.target_model,
-                tuned=tuned,
-                missing=list(failed),
-                baseline=request.baseline,
-            )
+            made = plan.run(begin(plan.first), begin, kept, command=command)
         except ComparisonError as error:
             text = str(error).replace(f"{where}{os.sep}", "")
-            kept = "" if config.output_dir else " With output_dir the runs are kept."
-            raise ComparisonError(text + kept) from error
-        if config.output_dir:
-            comparison.write(table, where, command="tff_reg.compare, in Python")
-    return Comparison(table.rows(), failed, config.output_dir, table)
-
-
-def _compare_settings(arguments: Arguments) -> Comparison:
-    """Compares methods under each of several settings."""
-    if arguments.grid is not None:
-        why = "give it or grid: tune each setting by a call of its own."
-        raise SettingError("settings", str(arguments.settings), why)
-    assert arguments.settings is not None
-    given = {name: each for name, each in vars(arguments).items() if each is not None}
-    where, own = arguments.output_dir, {}
-    for heading, column in axis.parse(arguments.settings, given).items():
-        folder = where and os.path.join(where, axis.folder(column))
-        own[heading] = dataclasses.replace(
-            arguments, settings=None, output_dir=folder, **column
+            told = "" if kept else " With output_dir the runs are kept."
+            raise ComparisonError(text + told) from error
+    if not made:
+        raise (
+            errors[0]
+            if errors
+            else TrainingError("No setting of the grid ended finite.")
         )
-    with tempfile.TemporaryDirectory() as nowhere:
-        for each in own.values():  # Nothing trains before all are checked.
-            _Request(each).plan(each.output_dir or nowhere)
-    found: dict[str, Comparison] = {}
-    made: dict[str, Any] = {}
-    failed = {}
-    for heading, each in own.items():
-        _say(arguments)(f"{heading}\n")
-        try:
-            found[heading] = _compare(each)
-            made[heading] = found[heading]._table
-        except (TrainingError, ValueError) as error:
-            failed[heading] = str(error)
-            if len(failed) == len(own):
-                raise
-            continue
-        runs = found[heading].failed
-        failed |= {f"{name}, {heading}": why for name, why in runs.items()}
+    lost = dict.fromkeys(plan.lost, "no setting of the grid ended finite.")
+    rest = ({**plan.failed, **lost}, kept)
+    found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
+    if arguments.settings is None:
+        return found[""]
     table = settings_table.SettingsTable(made)
-    if where:
-        table.write(where, command="tff_reg.compare, in Python")
-    return Comparison(table.rows(), failed, where, table, found)
+    return Comparison(table.rows(), *rest, table, found)
 
 
-class _Request:
-    """The runs that are asked for, without settings of columns."""
+class _Here(batch.Batch):
+    """Runs that follow one another in this process."""
 
-    def __init__(self, arguments: Arguments):
-        """Checks the names, the seeds and the settings."""
-        names = arguments.processes
-        self.names = [names] if isinstance(names, str) else names
-        for name, why in (
-            ("process", "the first argument lists them."),
-            ("seed", "give seeds, how many or which."),
-        ):
-            if getattr(arguments, name) is not None:
-                raise SettingError(name, getattr(arguments, name), why)
-        self.seeds = series.SEEDS.of(arguments.seeds)
-        planned_names = series.process_names(self.names)
-        start.check_sampling(arguments, planned_names)
-        count = len({*self.seeds})
-        self.baseline = baseline_of(arguments.baseline, planned_names, count)
-        self.of_seeds = {seed: arguments.of_seed(seed) for seed in self.seeds}
-        requests = {seed: each.to_config() for seed, each in self.of_seeds.items()}
-        self.config = requests[self.seeds[0]][0]
-        self.tasks = {seed: each for seed, (_, each) in requests.items()}
-        self.asked = {"processes": self.names, "seeds": self.seeds, "tasks": self.tasks}
+    def __init__(self, planned, arguments: Arguments, errors: list[Exception]):
+        """Starts nothing; `errors` gets those of failed runs."""
+        is_silent = isinstance(arguments.progress, progress_lib.Silence)
+        say = (lambda *_, **__: None) if is_silent else print
+        super().__init__(planned, (), executor=object(), say=say)
+        self._arguments, self._errors = arguments, errors
 
-    def plan(self, where: str) -> list[series.PlannedRun]:
-        """Plans the runs."""
-        common = dataclasses.replace(self.config, output_dir=where)
-        return series.plan(common, **self.asked)
+    def run_one(self, planned: series.PlannedRun) -> Optional[str]:
+        """Carries out a run; returns None, or why it failed."""
+        given, config = self._arguments, planned.config
+        # A finished run with the user's functions, data or model is checked again.
+        is_plain = given.sample_fn is None and not given.metrics
+        is_plain = is_plain and given.client_data is None and config.model is not None
+        if planned.is_finished and is_plain:
+            return None
+        shown = progress_lib.for_this_output(config.total_rounds)
+        is_bar = isinstance(shown, progress_lib.Bar)
+        progress = _Rounds(config.total_rounds) if is_bar else progress_lib.Silence()
+        try:
+            start.carried_out(
+                _with_own_callbacks(given),
+                CheckedRun(planned.asked, planned.tasks),
+                given.progress or progress,
+            )
+        except (TrainingError, ValueError) as error:
+            self._errors.append(error)
+            return str(error)
+        return None
 
-
-def _say(arguments: Arguments) -> Callable[..., None]:
-    is_silent = isinstance(arguments.progress, progress_lib.Silence)
-    return _nothing if is_silent else print
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
+    def _begin(self, head: str) -> None:
+        """Says nothing: progress bars are between the head and the result."""
 
 
 def _with_own_callbacks(arguments: start.Arguments) -> start.Arguments:
@@ -329,47 +277,3 @@ def _with_own_callbacks(arguments: start.Arguments) -> start.Arguments:
             f" be copied ({error}): make what it holds in on_start."
         ) from error
     return dataclasses.replace(arguments, callbacks=callbacks)
-
-
-def _carry_out(
-    planned: Sequence[series.PlannedRun],
-    of_seeds: Mapping[int, start.Arguments],
-    tasks: Mapping[int, Any],
-    say: Callable[..., None],
-) -> dict[str, str]:
-    """Carries out the runs; returns the reasons of failed runs by the runs' names."""
-    failed: dict[str, str] = {}
-    errors = []
-    left = progress_lib.TimeLeft(sum(not run.is_finished for run in planned))
-    for number, run in enumerate(planned, start=1):
-        arguments = of_seeds[run.config.seed]
-        # A finished run with the user's functions, data or model is checked again.
-        is_plain = (
-            arguments.sample_fn is None
-            and not arguments.metrics
-            and arguments.client_data is None
-        )
-        head = f"run {number}/{len(planned)}  {run.name}"
-        stored = directory.RunDirectory(run.directory).config
-        changed = identity.other_code(stored) if stored else None
-        try:
-            if not (run.is_finished and is_plain and run.config.model is not None):
-                shown = progress_lib.for_this_output(run.config.total_rounds)
-                progress = progress_lib.Silence()
-                if isinstance(shown, progress_lib.Bar):
-                    progress = _Rounds(run.config.total_rounds)
-                start.carried_out(
-                    _with_own_callbacks(arguments),
-                    CheckedRun(run.asked, tasks[run.config.seed]),
-                    arguments.progress or progress,
-                )
-            before = " (finished before)" if run.is_finished else left.after_one()
-            told = f". {changed}" if changed else ""
-            say(f"{head}: {batch.result(run)}{before}{told}", flush=True)
-        except (TrainingError, ValueError) as error:
-            failed[run.name] = str(error)
-            errors.append(error)
-            say(f"{head}: failed ({error})", flush=True)
-    if len(failed) == len(planned):
-        raise errors[0]
-    return failed

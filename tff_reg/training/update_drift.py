@@ -37,24 +37,29 @@ def measured(
 ) -> tff.templates.AggregationProcess:
     """Adds the measurement `drift` to an aggregation, whose result stays the same."""
 
-    def by_group(update: Any) -> list[tf.Tensor]:
+    def vectors_of(update: Any) -> list[tf.Tensor]:
         weights = tf.nest.flatten(getattr(update, "trainable", update))
         flat = [tf.reshape(each, [-1]) for each in weights]
         return [tf.concat([flat[i] for i in own], axis=0) for own in groups.values()]
 
     @tff.tensorflow.computation(update_type)
     def of_client(update: Any):
-        vectors = by_group(update)
-        norms = [tf.norm(each) for each in vectors]
-        units = [tf.math.divide_no_nan(v, norm) for v, norm in zip(vectors, norms)]
-        parts = tf.stack(norms), tf.stack(norms) ** 2, units
+        vectors = vectors_of(update)
+        norms = tf.stack([tf.norm(each) for each in vectors])
+        units = [
+            tf.math.divide_no_nan(*pair) for pair in zip(vectors, tf.unstack(norms))
+        ]
+        # One tensor: a mean costs by tensors, not by numbers.
+        parts = tf.concat([norms, norms**2, *units], axis=0)
         return collections.OrderedDict([(PARTS, parts)])
 
     @tff.tensorflow.computation(update_type, of_client.type_signature.result)
     def of_all(mean: Any, clients: Any):
-        norms, squares, units = clients[PARTS]
         found: dict[str, Any] = collections.OrderedDict()
-        for index, (name, vector) in enumerate(zip(groups, by_group(mean))):
+        vectors, count = vectors_of(mean), len(groups)
+        sizes = [count, count, *(each.shape[0] for each in vectors)]
+        norms, squares, *units = tf.split(clients[PARTS], sizes)
+        for index, (name, vector) in enumerate(zip(groups, vectors)):
             length = tf.norm(vector)
             inner = tf.reduce_sum(units[index] * vector)
             variance = tf.maximum(squares[index] - length**2, 0.0)

@@ -371,20 +371,19 @@ class _Resolution:
             )
 
     def _references(self) -> None:
-        """Refuses what needs several clients with one model."""
-        process = self.values["process"]
+        """Leaves out what needs several clients with one model."""
+        values, process = self.values, self.values["process"]
         if process not in catalogue.REFERENCES:
             return
-        names = ["aggregator", "averages_all_clients", "drift"]
-        if process == "local":
-            names += ["keep_best", "stop_at_target", "finetune_epochs", "patience"]
-            if self.values["client_evaluation"] is None:
-                self.values["client_evaluation"] = 0
-        usual = ("mean", False, False, False, False, None, None)
-        for name, value in zip(names, usual):
-            if self.values[name] != value:
-                why = f"process={process} averages no models; leave it out."
-                raise SettingError(name, self.values[name], why)
+        if values["aggregator"] != "mean":
+            why = f"process={process} averages no models; leave it out."
+            raise SettingError("aggregator", values["aggregator"], why)
+        left_out = (*catalogue.REFERENCES[process], "target_model")
+        for each in self._settings:
+            if each.name in left_out:
+                values[each.name] = None if each.is_optional else each.default
+        if process == "local" and values["client_evaluation"] is None:
+            values["client_evaluation"] = 0
 
     def _places(self) -> None:
         """Resolves the output directory and the address of Ray."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from tff_reg.data import augmentation as augmentation_lib, keys, partitions
 from tff_reg.models import names
@@ -132,8 +133,14 @@ class TaskSettings(process_settings.PopulationSettings):
     @property
     def seed_of_split(self) -> int:
         """The seed of the split into clients: `partition_seed`, or else `seed`."""
-        return self.seed if self.partition_seed is None else self.partition_seed
+        return seed_of_split(vars(self))
 
     def __post_init__(self):
         """Checks all settings."""
         check(self)
+
+
+def seed_of_split(settings: Mapping[str, Any]) -> int:
+    """Returns the seed of the split into clients, of settings by name."""
+    seed = settings.get("partition_seed")
+    return settings["seed"] if seed is None else seed

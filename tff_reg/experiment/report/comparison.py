@@ -50,6 +50,7 @@ FILES = (
     *("curves_megabytes.png", "curves_megabytes.pdf"),
     page.FILE,
 )
+_MEASURES = ("target_measure", "target_model")
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of accuracy by it, and the label across.
 _BY_COST = {
@@ -102,12 +103,17 @@ def compare(
         or a run lacks an analysis or a measurement that a column needs.
       SettingError: If an argument is not allowed, or `output_dir` is not writable.
     """
+    asked = RunConfig.of(
+        {
+            "accuracy_at_rounds": tuple(accuracy_at_rounds),
+            "target_accuracies": tuple(target_accuracies),
+            "target_measure": target_measure,
+            "target_model": target_model,
+        }
+    )
     table = tabulate(
         runs,
-        accuracy_at_rounds=accuracy_at_rounds,
-        target_accuracies=target_accuracies,
-        target_measure=target_measure,
-        target_model=target_model,
+        asked,
         columns=columns,
         weights=weights,
         tuned=tuned,
@@ -120,37 +126,36 @@ def compare(
 
 def tabulate(
     runs: Runs,
+    asked: Optional[RunConfig] = None,
     *,
-    accuracy_at_rounds: Sequence[int] = (),
-    target_accuracies: Sequence[float] = (),
-    target_measure: Optional[str] = None,
-    target_model: Optional[str] = None,
     columns: Sequence[str] = (),
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
     baseline: Optional[str] = None,
 ) -> table_lib.Table:
-    """Makes the table of `compare`, with the same arguments, and writes nothing."""
-    measures = {"target_measure": target_measure, "target_model": target_model}
-    asked = RunConfig.of(
-        {
-            "accuracy_at_rounds": tuple(dict.fromkeys(accuracy_at_rounds)),
-            "target_accuracies": tuple(dict.fromkeys(target_accuracies)),
-            **measures,
-        }
+    """Makes the table of `compare`, and writes nothing.
+
+    `asked` has its rounds, targets and their measure; other arguments are the same.
+    """
+    rounds, targets = (
+        tuple(dict.fromkeys(getattr(asked, name, None) or ()))
+        for name in ("accuracy_at_rounds", "target_accuracies")
     )
-    columns = table_lib.parse_columns(columns, asked.target_accuracies)
-    groups = _groups(runs, asked.given(), columns, weights)
+    measures = {name: getattr(asked, name, None) for name in _MEASURES}
+    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets}
+    wanted |= {name: each for name, each in measures.items() if each is not None}
+    columns = table_lib.parse_columns(columns, targets)
+    groups = _groups(runs, wanted, columns, weights)
     if not (baseline and missing):  # Its runs may be the missing ones.
         baseline = differences.baseline_of(baseline, [*groups])
     return table_lib.Table(
         groups,
-        asked.accuracy_at_rounds,
-        asked.target_accuracies,
+        rounds,
+        targets,
         columns,
         weights,
-        measures_lib.reaching(groups, measures) if target_accuracies else "",
+        measures_lib.reaching(groups, measures) if targets else "",
         _protocol(groups, tuned),
         tuned,
         missing,
@@ -172,9 +177,7 @@ def write(
     files.delete_leftovers(directory)
     _write_curves(directory, table, title)
     _write_costs(directory, table, title)
-    files.write_text(directory / "table.tex", table.latex())
-    files.write_text(directory / "table.md", table.markdown())
-    files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
+    table.write_texts(directory)
     title = title or measures_lib.accuracy(table.groups)
     text = page.page(title, section(table), table.groups, command)
     files.write_text(directory / page.FILE, text)
@@ -183,7 +186,7 @@ def write(
 def section(table: table_lib.Table) -> list[str]:
     """Returns the parts of a report on a table."""
     up = f"{measures_lib.accuracy(table.groups)} (%)"
-    drawn = page.curves_of(curves_of(table), up)
+    drawn = page.curves_of(by_round(table.groups), up)
     return [table.html(), drawn, page.clients_of(table.groups)]
 
 
@@ -278,9 +281,9 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
         paths_by_seed[seed] = run.path
 
 
-def curves_of(table: table_lib.Table) -> list[curves.Curve]:
+def by_round(groups: Groups) -> list[curves.Curve]:
     """Returns test accuracy by round for each group that was evaluated."""
-    return _curves(table.groups, lambda run, round_num: round_num)
+    return _curves(groups, lambda run, round_num: round_num)
 
 
 def draw(
@@ -303,7 +306,7 @@ def published(drawn: Sequence[curves.Curve]) -> list[curves.Curve]:
 
 
 def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:
-    found = curves_of(table)
+    found = by_round(table.groups)
     _write_picture(directory / "curves.png", table, found, title, curves.ROUNDS)
     rows = [
         {

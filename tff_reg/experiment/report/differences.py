@@ -6,7 +6,6 @@ compared seed by seed.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -14,47 +13,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import np, scipy_special
+from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 
 BASELINE = Setting(
     "baseline",
     str,
     None,
-    "method that the others are compared with, seed by seed; by default the first",
+    "method that the others are compared with, seed by seed; by default the first that"
+    " is not local or central",
     placeholder="NAME",
 )
-# All sign patterns of more differences do not fit the memory.
-_MOST = 40
+# A method's mean difference to the baseline and its 95 % interval, the p value of the
+# exact sign-flip test, Cohen's d, and the p value after Holm's procedure.
+COLUMNS = ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
+# More seeds have too many sign patterns: there is no p then.
+_MOST = 20
 # Equal accuracies may differ by it.
 ROUNDING = 1e-9
 
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A method's mean difference to the baseline; as columns, those of `table.csv`."""
-
-    seeds: int
-    mean: float
-    # Its 95 % interval.
-    low: Optional[float]
-    high: Optional[float]
-    # Of the exact sign-flip test; None for more than 40 seeds.
-    p: Optional[float]
-    # Cohen's d of the paired differences; None if they are all equal.
-    effect_size: Optional[float]
-    p_holm: Optional[float] = None
+Difference = dict[str, Optional[float]]
 
 
 def baseline_of(
     given: Optional[str], names: Sequence[str], num_seeds: Optional[int] = None
 ) -> str:
     """Returns the baseline among the names of methods; a+b is b+a."""
+    if given is None:
+        return next((n for n in names if n not in catalogue.REFERENCES), names[0])
     known = {frozenset(name.split("+")): name for name in names}
-    found = names[0] if given is None else known.get(frozenset(given.split("+")))
+    found = known.get(frozenset(given.split("+")))
     if found is None:
         reason = f"it is not among the compared methods ({', '.join(names)})."
         raise SettingError(BASELINE.name, given, reason)
-    if given is not None and num_seeds == 1:
+    if num_seeds == 1:
         reason = "a difference takes two seeds; give seeds=2 or more."
         raise SettingError(BASELINE.name, given, reason)
     return found
@@ -83,22 +75,10 @@ def sign_flip(differences: Sequence[float]) -> Optional[float]:
     """Returns the exact two-sided p value over all sign patterns of the differences."""
     if len(differences) > _MOST:
         return None
-    least = abs(math.fsum(differences)) - ROUNDING
-    if least <= 0:
-        return 1.0
-    # Each pattern's sum is one of the first half's and one of the second half's.
-    middle = len(differences) // 2
-    first, second = map(_sums, (differences[:middle], differences[middle:]))
-    below = np.searchsorted(np.sort(second), least - first).sum()
-    return float(2 * (first.size * second.size - below) / 2 ** len(differences))
-
-
-def _sums(values: Sequence[float]) -> Any:
-    """Returns the sums of values for all patterns of signs."""
     sums = np.zeros(1)
-    for value in values:
+    for value in differences:
         sums = np.concatenate([sums - value, sums + value])
-    return sums
+    return float(np.mean(abs(sums) >= abs(math.fsum(differences)) - ROUNDING))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -112,21 +92,19 @@ def holm(values: Sequence[float]) -> list[float]:
 def to_baseline(
     groups: Mapping[str, Mapping[int, float]], baseline: str
 ) -> dict[str, Difference]:
-    """Returns differences of groups of values by seed; of two common seeds or more."""
-    found = {}
+    """Returns `COLUMNS` of groups of values by seed; of two common seeds or more."""
+    found: dict[str, Difference] = {}
     for name, values in groups.items():
-        differences = paired(values, groups.get(baseline, {}))
-        if name != baseline and len(differences) > 1:
-            (mean, half), spread = interval(differences), statistics.stdev(differences)
-            found[name] = Difference(
-                *(len(differences), mean),
-                *((mean - half, mean + half) if spread > ROUNDING else (None, None)),
-                p=sign_flip(differences),
-                effect_size=mean / spread if spread > ROUNDING else None,
-            )
-    tested = {name: each.p for name, each in found.items() if each.p is not None}
-    for name, p_holm in zip(tested, holm([*tested.values()])):
-        found[name] = dataclasses.replace(found[name], p_holm=p_holm)
+        own = paired(values, groups.get(baseline, {}))
+        if name != baseline and len(own) > 1:
+            (mean, half), spread = interval(own), statistics.stdev(own)
+            ends = (mean - half, mean + half, sign_flip(own), mean / (spread or 1))
+            if spread <= ROUNDING:
+                ends = (None, None, sign_flip(own), None)
+            found[name] = dict(zip(COLUMNS, (len(own), mean, *ends, None)))
+    tested = {name: each["p"] for name, each in found.items() if each["p"] is not None}
+    for name, p in zip(tested, holm([*tested.values()])):
+        found[name]["p_holm"] = p
     return found
 
 
@@ -148,60 +126,39 @@ def are_best(
     return [any(is_near(row, e) for e in equals) if row else None for row in rows]
 
 
-def row(found: Optional[Difference]) -> dict[str, Any]:
+def row(found: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the columns of `table.csv`."""
-    names = [each.name for each in dataclasses.fields(Difference)]
-    return {f"difference_{name}": getattr(found, name, None) for name in names}
+    return {f"difference_{name}": found.get(name) for name in COLUMNS}
 
 
 def cells(
     found: Mapping[str, Difference], names: Sequence[str], baseline: str
 ) -> dict[str, list[str]]:
     """Returns the columns of `table.md` and `table.tex`; none without a difference."""
-    rows = [found.get(name) for name in names]
     if not found:
         return {}
-    return {
-        f"difference to {baseline} (points)": [_points(each) for each in rows],
-        "p (Holm)": [
-            "-" if each is None or each.p_holm is None else f"{each.p_holm:.2g}"
-            for each in rows
-        ],
-    }
+    rows: list[Any] = [found.get(name, dict.fromkeys(COLUMNS)) for name in names]
+    ps = ["-" if e["p_holm"] is None else f"{e['p_holm']:.2g}" for e in rows]
+    points = [_points(e["mean"], e["low"], e["high"]) for e in rows]
+    return {f"difference to {baseline} (points)": points, "p (Holm)": ps}
 
 
-def _points(found: Optional[Difference]) -> str:
-    if found is None:
+def _points(mean: Any, low: Any, high: Any) -> str:
+    if mean is None:
         return "-"
-    text = f"{100 * found.mean:+.2f}"
-    if found.low is not None and found.high is not None:
-        text += f" [{100 * found.low:.2f}, {100 * found.high:.2f}]"
-    return text.replace("-", "\N{MINUS SIGN}")
+    ends = "" if low is None else f" [{100 * low:.2f}, {100 * high:.2f}]"
+    return f"{100 * mean:+.2f}{ends}".replace("-", "\N{MINUS SIGN}")
 
 
-def in_words(
-    found: Mapping[str, Difference], names: Sequence[str], baseline: str
-) -> str:
-    """Returns sentences on the columns of differences and the rows without one."""
-    texts = []
-    lacking = [name for name in names if name != baseline and name not in found]
-    if found:
-        counts = sorted({each.seeds for each in found.values()})
-        texts.append(
-            f"Differences to {baseline}: mean over {' or '.join(map(str, counts))}"
-            " common seeds and its 95 % interval by the paired t (none where all seeds"
-            " differ by the same)."
-        )
-        if tested := [each.seeds for each in found.values() if each.p is not None]:
-            texts.append(
-                f"p: exact two-sided sign-flip test, which over {min(tested)} seeds is"
-                f" at least {2 / 2 ** min(tested):.2g}, times Holm's factor for"
-                f" {len(tested)} method{'s' * (len(tested) > 1)}."
-            )
-    if lacking:
-        of = f" of {', '.join(lacking)}" if found else ""
-        texts.append(
-            f"There is no difference{of} to {baseline}, which takes two common seeds"
-            " with finite accuracies."
-        )
-    return " ".join(texts)
+def in_words(found: Mapping[str, Difference], baseline: str) -> str:
+    """Returns sentences on the columns of differences."""
+    few = "two common seeds with finite accuracies"
+    if not found:
+        return f"There is no difference to {baseline}, which takes {few}."
+    fewest = min(each["seeds"] or 0 for each in found.values())
+    return (
+        f"Differences to {baseline}: mean over the common seeds, with its 95 % interval"
+        " by the paired t (none where all seeds differ by the same); none without"
+        f" {few}. p: exact two-sided sign-flip test, which over {fewest:.0f} seeds is"
+        f" at least {2 / 2**fewest:.2g}, adjusted by Holm for {len(found)} methods."
+    )

@@ -109,19 +109,12 @@ class Run:
     @property
     def ends_itself(self) -> bool:
         """Whether the run may end before its last round."""
-        names = ("patience", "stop_at_target")
-        reason = self._reason
-        by_callback = reason.startswith((summary_lib.REACHED, summary_lib.NO_BETTER))
-        return by_callback or any(self.config.get(name) for name in names)
+        return summary_lib.ends_itself(self.summary, self.config)
 
     @property
     def ends_by_test_set(self) -> bool:
         """Whether test examples decide when it ends."""
         return self.ends_itself and not self.is_held_out
-
-    @property
-    def _reason(self) -> str:
-        return (self.summary.get(summary_lib.STOPPED_EARLY) or {}).get("reason", "")
 
 
 def read(

@@ -64,20 +64,28 @@ def page(title: str, parts: Iterable[str], groups: Groups, command: str) -> str:
     )
 
 
-def table(cells: Mapping[str, Sequence[str]], below: Sequence[str]) -> str:
+def table(cells: tables.Columns, below: Sequence[str]) -> str:
     """Returns a table and the text below it."""
+    heads, columns = zip(*tables.pairs(cells))
 
     def row(kind: str, texts: Iterable[str]) -> str:
         return (
             f"<tr>{''.join(f'<{kind}>{_bold(text)}</{kind}>' for text in texts)}</tr>"
         )
 
-    head, rows = row("th", cells), [row("td", each) for each in zip(*cells.values())]
+    head, rows = row("th", heads), [row("td", each) for each in zip(*columns)]
     # The lines are wrapped for a terminal.
-    text = re.sub(r"\n(?!\n|- )(?<!\n\n)", " ", html.escape("\n".join(below)))
-    text = text.replace("\n\n", "</p>\n<p>").replace("\n- ", "<br>\n- ")
+    text = re.sub(r"\n(?!\n|- )(?<!\n\n)", " ", "\n".join(below))
     body = f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>\n<p>{text}</p>'
+    return f'<div class="wide"><table>{body}</table></div>\n{paragraph(text)}'
+
+
+def paragraph(text: str) -> str:
+    """Returns paragraphs, with a line for each that begins with a dash."""
+    text = html.escape(text)
+    for plain, tag in (("\n\n", "</p>\n<p>"), ("\n- ", "<br>\n- ")):
+        text = text.replace(plain, tag)
+    return f"<p>{text}</p>"
 
 
 def _bold(text: str) -> str:
@@ -89,7 +97,7 @@ def heading(text: str) -> str:
     return f"<h2>{html.escape(text)}</h2>"
 
 
-def curves_of(drawn: Sequence[curves.Curve], up: str) -> str:
+def curves_of(drawn: Sequence[curves.Curve], up: str = curves.ACCURACY) -> str:
     """Returns a figure of curves; empty if there are none."""
     if not drawn:
         return ""

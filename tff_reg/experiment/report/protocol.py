@@ -41,14 +41,14 @@ class Protocol:
     """The settings of compared runs, sorted into common, own and different ones.
 
     Attributes:
-      shared: The common settings, in words.
+      common: The common settings.
       source: The source of settings that are not given; empty if runs have several.
       own: Each group's own settings, in words, by its name.
       differences: Other differences, seeds and unknown settings included: values by
         group, by setting. Empty under one protocol.
     """
 
-    shared: str
+    common: Mapping[str, Any]
     source: str
     own: Mapping[str, str]
     differences: Mapping[str, Mapping[str, Any]]
@@ -60,7 +60,9 @@ class Protocol:
 
     def in_short(self) -> str:
         """Returns the common settings and the differences in sentences."""
-        texts = [f"Protocol: {self.shared}."] if self.shared else []
+        named = [f"{n}={self.common[n]}" for n in _RECORDED if self.common.get(n)]
+        shared = ", ".join(filter(None, [description.listed(self.common), *named]))
+        texts = [f"Protocol: {shared}."] if shared else []
         if self.source:
             texts.append(f"Settings that are not given come from {self.source}.")
         if self.differences:
@@ -122,12 +124,11 @@ def of(
     }
     if unknown:  # They may differ.
         differences["settings that are not recorded"] = unknown
-    functions = [f"{name}={common[name]}" for name in _RECORDED if common.get(name)]
     if common.get("sample_fn"):
         common.pop("clients_per_round", None)
     sources = {config.get("settings_from", "") for config in firsts.values()}
     return Protocol(
-        shared=", ".join(filter(None, [description.listed(common), *functions])),
+        common=common,
         source=sources.pop() if len(sources) == 1 else "",
         own={
             group: ", ".join(
@@ -141,46 +142,27 @@ def of(
     )
 
 
-def lines_of_columns(
+def lines(
     columns: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    chosen: Container[str] = (),
 ) -> list[str]:
-    """Returns the protocol of runs under several settings, by heading and group.
+    """Returns the protocol of runs under one setting or several, by heading and group.
 
-    Further lines have the settings of a column that its heading does not name.
+    Further lines have what differs between settings and their headings do not name.
     """
-    groups = {
-        f"{heading}\n{name}": configs
-        for heading, of_setting in columns.items()
-        for name, configs in of_setting.items()
+    found = {heading: of(groups, chosen) for heading, groups in columns.items()}
+    first, *others = found.values()
+    same = {
+        name: value
+        for name, value in first.common.items()
+        if all(each.common.get(name) == value for each in others)
     }
-    found = of(groups)
-    own: dict[str, dict[str, list[str]]] = {}
-    lines = []
-    for heading, of_setting in columns.items():
-        keys = {f"{heading}\n{name}": name for name in of_setting}
-        said = []
-        for name, values in found.differences.items():
-            free = {
-                as_text(values[key]): None
-                for key in keys
-                if values.get(key) is not None
-                and name not in _names_of_methods(groups[key][0])
-            }
-            is_named = name in (part.split("=")[0] for part in heading.split(", "))
-            if free and name in _SETTINGS and not is_named:
-                said.append(f"{name}={' or '.join(free)}")
-        lines += [f"- {heading}: {', '.join(said)}"] if said else []
-        for key, name in keys.items():
-            own.setdefault(name, {}).setdefault(found.own[key], []).append(heading)
-    in_words = {
-        name: "; ".join(
-            f"{text} ({'; '.join(where)})" if text and len(texts) > 1 else text
-            for text, where in texts.items()
-        )
-        for name, texts in own.items()
-    }
-    common = dataclasses.replace(found, own=in_words, differences={})
-    return [*common.lines(), *itertools.chain(*map(_wrapped, lines))]
+    texts = dataclasses.replace(first, common=same).lines()
+    for heading, each in found.items():
+        named = [part.partition("=")[0] for part in heading.split(", ")]
+        text = description.listed(each.common, [*same, *named])
+        texts += _wrapped(f"- {heading}: {text}") if text else []
+    return texts
 
 
 def _of_data(

@@ -14,18 +14,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import curves, files, tables
+from tff_reg import curves, files
 from tff_reg.experiment.report import (
     comparison,
-    differences,
     measures,
     page,
+    printed,
     protocol as protocol_lib,
     table as table_lib,
 )
 from tff_reg.experiment.report.cells import span
 from tff_reg.experiment.rounds import progress
-from tff_reg.lazy import mpl_figure
+from tff_reg.lazy import mpl_figure, np
 
 _WIDTH = 88
 FILES = ("table.csv", "table.md", "table.tex", "curves.png", "curves.pdf", page.FILE)
@@ -33,7 +33,7 @@ _RANK = "mean rank"
 
 
 @dataclasses.dataclass(frozen=True)
-class SettingsTable:
+class SettingsTable(printed.Printed):
     """The table of finished runs under several settings.
 
     Attributes:
@@ -52,12 +52,11 @@ class SettingsTable:
             heading: {str(row["process"]): row for row in table.rows()}
             for heading, table in self.tables.items()
         }
-        groups = [each for t in self.tables.values() for each in t.groups.items()]
-        # Its test accuracy is not measured.
-        local = {n for n, g in groups if g[0].config.get("process") == "local"}
-        known = [{n: c[n] for n in c.keys() - local} for c in found.values()]
         ranks = mean_ranks(
-            [{n: row["accuracy_mean"] for n, row in c.items()} for c in known]
+            [
+                {name: found[heading][name]["accuracy_mean"] for name in table.ranked}
+                for heading, table in self.tables.items()
+            ]
         )
         return [
             {
@@ -72,7 +71,7 @@ class SettingsTable:
             for name in self._names
         ]
 
-    def _cells(self) -> dict[str, Sequence[str]]:
+    def cells(self) -> dict[str, Sequence[str]]:
         cells: dict[str, Sequence[str]] = {"method": self._names}
         for heading, table in self.tables.items():
             of_setting = table.accuracies()
@@ -81,19 +80,7 @@ class SettingsTable:
         cells[_RANK] = ["-" if rank is None else f"{rank:.2f}" for rank in ranks]
         return cells
 
-    def markdown(self) -> str:
-        """Returns the text of `table.md`."""
-        cells = self._cells()
-        return "\n".join([*tables.to_markdown(cells), "", *self._below(cells), ""])
-
-    def latex(self) -> str:
-        """Returns the text of `table.tex`: the same cells, the rest as comments."""
-        cells = self._cells()
-        comments = [f"% {line}".rstrip() for line in self._below(cells)]
-        head = "% Needs \\usepackage{booktabs}."
-        return "\n".join([head, *tables.to_latex(cells), *comments, ""])
-
-    def _below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol, in lines."""
         runs = [run for group in self._groups.values() for run in group]
         rounds = progress.count(span([run.summary["rounds"] for run in runs]), "round")
@@ -117,8 +104,7 @@ class SettingsTable:
         ]
         lines = [textwrap.fill(text, _WIDTH) for text in [" ".join(texts), *notes]]
         configs = {h: comparison.configs(t.groups) for h, t in self.tables.items()}
-        lines += ["", *protocol_lib.lines_of_columns(configs)]
-        return "\n".join(lines).split("\n")
+        return [*lines, "", *protocol_lib.lines(configs)]
 
     @property
     def _groups(self) -> dict[str, Sequence[Any]]:
@@ -131,7 +117,7 @@ class SettingsTable:
     def draw(self) -> Optional[mpl_figure.Figure]:
         """Draws the curves of each setting in a panel; None if there are none."""
         panels = {
-            heading: comparison.published(comparison.curves_of(table))
+            heading: comparison.published(comparison.by_round(table.groups))
             for heading, table in self.tables.items()
         }
         panels = {heading: drawn for heading, drawn in panels.items() if drawn}
@@ -143,8 +129,7 @@ class SettingsTable:
     ) -> None:
         """Writes `FILES`; the report names the command."""
         directory = files.make_directory(output_dir, "output_dir")
-        cells = self._cells()
-        parts = [page.table(cells, self._below(cells))]
+        parts = [self.html()]
         for heading, table in self.tables.items():
             parts += [page.heading(heading), *comparison.section(table)]
         title = title or f"{measures.accuracy(self._groups)}, by settings"
@@ -156,9 +141,7 @@ class SettingsTable:
                 files.delete(directory / name)
         else:
             curves.save(figure.axes[0], directory / "curves.png", pdf=True)
-        files.write_text(directory / "table.tex", self.latex())
-        files.write_text(directory / "table.md", self.markdown())
-        files.write_text(directory / "table.csv", tables.to_csv(self.rows()))
+        self.write_texts(directory)
 
 
 def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, float]:
@@ -171,10 +154,10 @@ def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, fl
         return {}
     places: dict[str, list[float]] = {name: [] for name in columns[0]}
     for column in columns:
-        values = {n: -1.0 if v is None else v for n, v in column.items()}
-        for name, value in values.items():
-            above = [other - value for other in values.values()]
-            higher = sum(each > differences.ROUNDING for each in above)
-            equal = sum(abs(each) <= differences.ROUNDING for each in above)
-            places[name].append(higher + (equal + 1) / 2)
+        known = [-1.0 if each is None else each for each in column.values()]
+        values = np.round(known, 9)
+        above = (values > values[:, np.newaxis]).sum(axis=1)
+        equal = (values == values[:, np.newaxis]).sum(axis=1)
+        for name, place in zip(column, above + (equal + 1) / 2):
+            places[name].append(float(place))
     return {name: statistics.fmean(each) for name, each in places.items()}

@@ -12,13 +12,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-from tff_reg import tables
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     differences,
     measures,
-    page,
+    printed,
     protocol as protocol_lib,
 )
 from tff_reg.experiment.report.cells import (
@@ -46,6 +45,7 @@ from tff_reg.experiment.rounds import (
     progress,
     summary as summary_lib,
 )
+from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
@@ -90,13 +90,21 @@ COLUMNS_SETTING = Setting(
     is_tuple=True,
     choices=COLUMNS,
 )
+_BOLD = (
+    "In bold: the best, and the rows whose 95 % interval of the paired difference to it"
+    " includes 0."
+)
+_NO_BOLD = (
+    "Nothing is in bold: no 95 % interval of a paired difference to the best excludes"
+    " 0."
+)
 _DIGITS = {"mflops": 1, "rest_mflops": 3}
 
 Row = dict[str, Union[str, int, float, None]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class Table(printed.Printed):
     """The table of groups of finished runs.
 
     Attributes:
@@ -128,7 +136,7 @@ class Table:
         return [
             {
                 **_row(name, [*map(self._values, group)], group),
-                **differences.row(self._differences.get(name)),
+                **differences.row(self._differences.get(name, {})),
                 **(self.tuned[name].row() if self.tuned else {}),
             }
             for name, group in self.groups.items()
@@ -170,18 +178,20 @@ class Table:
     def _differences(self) -> dict[str, differences.Difference]:
         if not self._is_paired:
             return {}
-        return differences.to_baseline(self._by_seed("accuracy"), self.baseline)
+        values, known = self._by_seed("accuracy"), {*self.ranked, self.baseline}
+        values = {name: each for name, each in values.items() if name in known}
+        return differences.to_baseline(values, self.baseline)
 
     def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
         """Returns cells with the best in bold, and those that are not proven worse.
 
         None is if that holds for all rows, or if the runs do not tell which is best.
         """
-        are_alike = self.protocol.is_one and not self.missing and not self._other_code
-        are_compared = sum(text[0].isdigit() for text in texts) > 1
-        if not (are_alike and are_compared) or min(map(len, self.groups.values())) < 2:
+        if self._why_no_bold:
             return texts
-        is_best = differences.are_best([*self._by_seed(key).values()], choose)
+        by_seed = self._by_seed(key).items()
+        rows = [each if name in self.ranked else {} for name, each in by_seed]
+        is_best = differences.are_best(rows, choose)
         return [
             f"**{text}**" if good and False in is_best else text
             for text, good in zip(texts, is_best)
@@ -191,6 +201,13 @@ class Table:
         """Returns the cells of the final accuracy by row."""
         texts = percents(self.rows(), "accuracy")
         return dict(zip(self.groups, self._best(texts, "accuracy", max)))
+
+    @property
+    def ranked(self) -> list[str]:
+        """The rows of methods; references have no rank, difference or bold print."""
+        known = catalogue.REFERENCES
+        groups = self.groups.items()
+        return [name for name, g in groups if g[0].config.get("process") not in known]
 
     @property
     def _is_paired(self) -> bool:
@@ -227,33 +244,15 @@ class Table:
             for group in self.groups.values()
         ]
 
-    def markdown(self) -> str:
-        """Returns the text of `table.md`."""
-        cells = self._cells()
-        lines = [*tables.to_markdown(cells), "", *self._below(cells)]
-        return "\n".join([*lines, "", *self.protocol.lines(), ""])
-
-    def html(self) -> str:
-        """Returns the table and the text below it for `report.html`."""
-        cells = self._cells()
-        return page.table(cells, [*self._below(cells), "", *self.protocol.lines()])
-
-    def latex(self) -> str:
-        """Returns the text of `table.tex`: the same cells, the rest as comments."""
-        cells = self._cells()
-        below = "\n".join([*self._below(cells), *self.protocol.lines()])
-        comments = [f"% {line}".rstrip() for line in below.splitlines()]
-        head = "% Needs \\usepackage{booktabs}."
-        return "\n".join([head, *tables.to_latex(cells), *comments, ""])
-
-    def _below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
-        """Returns the caption and the notes, wrapped."""
+    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+        """Returns the caption, the notes and the protocol in lines."""
         columns = self.columns or _usual(self.rows())
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [self._caption(columns, has_bold), *([CAPTION] if self.tuned else [])]
-        return [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
+        lines = [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
+        return [*lines, "", *self.protocol.lines()]
 
-    def _cells(self) -> dict[str, Sequence[str]]:
+    def cells(self) -> dict[str, Sequence[str]]:
         """Returns the cells of `table.md` and `table.tex`, column by column."""
         rows = self.rows()
         columns = self.columns or _usual(rows)
@@ -341,25 +340,19 @@ class Table:
             notes += [text.replace("It was", "Runs were") for text in texts]
         return notes
 
-    def _why_bold(self, has_bold: bool) -> str:
-        """Returns the sentence on what is in bold, or why nothing is."""
-        if has_bold:
-            return (
-                "In bold: the best, and the rows whose 95 % interval of the paired"
-                " difference to it includes 0."
-            )
+    @functools.cached_property
+    def _why_no_bold(self) -> str:
+        """Why the runs do not tell which is best, in a sentence; empty if they do."""
         if not self.protocol.is_one:
             return "They have no common protocol. Nothing is in bold."
+        why = None
         if self.missing:
-            return "Nothing is in bold: runs are missing."
-        if self._other_code:
-            return "Nothing is in bold: not all runs were made by the same code."
-        if min(map(len, self.groups.values())) < 2:
-            return "Nothing is in bold: one seed does not tell which is best."
-        return (
-            "Nothing is in bold: no 95 % interval of a paired difference to the best"
-            " excludes 0."
-        )
+            why = "runs are missing"
+        elif self._other_code:
+            why = "not all runs were made by the same code"
+        elif min(map(len, self.groups.values())) < 2:
+            why = "one seed does not tell which is best"
+        return f"Nothing is in bold: {why}." if why else ""
 
     def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
         accuracy_of = measures.accuracy(self.groups)
@@ -375,11 +368,12 @@ class Table:
             )
         texts += dict.fromkeys(_NOTES[name] for name in columns if name in _NOTES)
         if len(self.groups) > 1:
-            texts.append(self._why_bold(has_bold))
+            texts.append(self._why_no_bold or (_BOLD if has_bold else _NO_BOLD))
             if "accuracy" in columns and self._is_paired:
-                names = [*self.groups]
-                found = self._differences
-                texts.append(differences.in_words(found, names, self.baseline))
+                texts.append(differences.in_words(self._differences, self.baseline))
+            if references := [name for name in self.groups if name not in self.ranked]:
+                names = ", ".join(references)
+                texts.append(f"References, without difference or bold print: {names}.")
         if HESSIAN_COLUMNS.keys() & set(columns):
             texts.append(
                 "Of the Hessian of the loss on training examples: largest eigenvalue"
@@ -419,7 +413,8 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
     """Checks that planned runs will measure what columns show of their clients."""
     for kind, needed in metrics.CLIENT_KINDS.items():
         found = [name for name in columns if name.startswith(f"{kind}_")]
-        if found and any(getattr(each, needed) is None for each in configs):
+        methods = [c for c in configs if c.process not in catalogue.REFERENCES]
+        if found and any(getattr(each, needed) is None for each in methods):
             raise SettingError("columns", found[0], f"the runs need {needed} for it.")
     lacking = {"local": HESSIAN_COLUMNS, "central": CLIENTS_COLUMNS}
     for process in lacking.keys() & {each.process for each in configs}:

@@ -50,7 +50,8 @@ class Run:
         `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
-      stopped_early: The reason and `total_rounds` of a run that a callback ended.
+      stopped_early: The reason of a run that a callback ended, `by` which, and its
+        `total_rounds`.
     """
 
     total_rounds: int
@@ -273,17 +274,8 @@ class EarlyStopping(Callback):
     def on_round(self, run: Run, row: Row) -> Optional[str]:
         if row.get(metrics.EVALUATION_ACCURACY) is None:
             return None
-        if self._at_target:
-            target = summary.target_reached(run.table, run.settings)
-            if target is not None:
-                return f"{summary.REACHED} {target:g}"
-        found = enumerate(run.column(metrics.EVALUATION_ACCURACY), start=1)
-        known = [(value, -number) for number, value in found if not math.isnan(value)]
-        best = -max(known, default=(0.0, 0))[1]
-        if self._patience and run.rounds_done - best >= self._patience:
-            tested = metrics.tested(run.settings)
-            return f"{summary.NO_BETTER} {tested} accuracy in {self._patience} rounds"
-        return None
+        asked = {"patience": self._patience, "stop_at_target": self._at_target}
+        return summary.why_end(run.table, {**run.settings, **asked})
 
 
 # Those to which an evaluation out of turn is told, too.

@@ -9,7 +9,7 @@ each domain. With examples that clients hold out, it is the accuracy on these.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import curves, files, tables
@@ -55,28 +55,41 @@ class ClientEvaluation:
             client's copy; None for no copies.
         """
         self._evaluation, self._finetune = evaluation, finetune
-        self._clients = clients = task.client_data
+        clients = task.client_data
+        self._ids = clients.client_ids
+        own = [clients.client_positions(name) for name in self._ids]
         of_train, of_test, domain_names = 0, 0, [""]
         if task.test_domains is not None:
             of_train, of_test = task.domains, task.test_domains
             domain_names = task.domain_names
         self._names = [(c, d) for c in task.class_names for d in domain_names]
-        self._strata = clients.arrays[1] * len(domain_names) + of_train
+        labels = clients.arrays[1]
+        strata = labels * len(domain_names) + of_train
         # Of each tested example: its row, its class and domain, and its cell: the
-        # examples over which a mean is taken.
+        # examples over which a mean is taken. Of each client: its shares of the cells.
+        self._shares: Any = None
         if clients.tests is None:
             self._examples = evaluation.examples
             self._tested = self._examples[1] * len(domain_names) + of_test
             self._rows, self._cells = np.arange(len(self._tested)), self._tested
-        else:
+            self._counts = np.bincount(self._cells, minlength=len(self._names))
+            held = [
+                np.bincount(strata[each], minlength=self._counts.size) for each in own
+            ]
+            self._shares = np.array(held, float) * (self._counts > 0)
+            self._is_tested = self._shares.any(axis=1)
+            self._shares /= np.maximum(1, self._shares.sum(axis=1, keepdims=True))
+        else:  # A client's cell are the examples that it holds out.
             self._examples = clients.arrays
-            held = [clients.tests.client_positions(name) for name in clients.client_ids]
+            held = [clients.tests.client_positions(name) for name in self._ids]
             self._rows = np.concatenate(held)
-            self._tested = self._strata[self._rows]
+            self._tested = strata[self._rows]
             self._cells = np.repeat(np.arange(len(held)), [*map(len, held)])
-        self._num_cells = max(len(self._names), len(clients.client_ids))
-        self._counts = np.bincount(self._cells, minlength=self._num_cells)
+            self._counts = np.bincount(self._cells, minlength=len(held))
+            self._is_tested = self._counts > 0
         self._kinds = [*metrics.CLIENT_KINDS][: 1 if finetune is None else 2]
+        of_clients = ({"client": n, **_of(labels[e])} for n, e in zip(self._ids, own))
+        self._described = [*of_clients]
 
     @property
     def columns(self) -> list[str]:
@@ -85,57 +98,49 @@ class ClientEvaluation:
 
     def __call__(self, state: Any, round_num: int) -> ClientResults:
         """Measures the models of a `ProcessState` after a round."""
-        rows = [self._described(name) for name in self._clients.client_ids]
+        rows = [dict(each) for each in self._described]
         row: dict[str, Optional[float]] = {}
         own: list[Any] = [state.weights_of]
         if self._finetune is not None:
             own.append(functools.partial(self._finetune, state.server, round_num))
-        means, predicted = self._test(state.weights(), np.arange(len(self._rows)))
+        of_all, predicted = self._test(state.weights(), np.arange(len(self._rows)))
         for kind, prefix, weights_of in zip(self._kinds, ("", "finetuned_"), own):
-            for each, (name, cells, shares) in zip(rows, self._mixtures()):
-                if weights_of is not None and cells.size:
-                    chosen = np.flatnonzero(np.isin(self._cells, cells))
-                    means, _ = self._test(weights_of(name), chosen)
-                for what, by_cell in zip(_MEASURED, means):
-                    value = float((shares * by_cell[cells]).sum())
-                    each[prefix + what] = value if cells.size else None
+            found = self._mixed(of_all)
+            for k in np.flatnonzero(self._is_tested).tolist() if weights_of else ():
+                own_means = self._own_test(weights_of(self._ids[k]), k)
+                found[:, k : k + 1] = self._mixed(own_means, slice(k, k + 1))
+            for each, values, is_tested in zip(rows, found.T.tolist(), self._is_tested):
+                for what, value in zip(_MEASURED, values):
+                    each[prefix + what] = value if is_tested else None
             accuracies = [each[f"{prefix}accuracy"] for each in rows]
-            found = spread(accuracies, [each["examples"] for each in rows])
-            row.update((f"{kind}/{name}", value) for name, value in found.items())
+            measures = spread(accuracies, [each["examples"] for each in rows])
+            row.update((f"{kind}/{name}", value) for name, value in measures.items())
         classes = self._per_class(predicted) if state.weights_of is None else []
         return ClientResults(rows, classes, row)
 
-    def _described(self, name: str) -> dict[str, Any]:
-        """Returns what `clients.csv` says of a client before it is measured."""
-        labels = self._clients.arrays[1][self._clients.client_positions(name)]
-        counts = np.unique(labels, return_counts=True)[1]
-        shares = counts / max(1, labels.size)
-        return {
-            "client": name,
-            "examples": labels.size,
-            "classes": counts.size,
-            "entropy_bits": round(float(abs((shares * np.log2(shares)).sum())), 4),
-        }
+    def _mixed(self, means: Any, which: slice = slice(None)) -> Any:
+        """Returns clients' accuracies and losses, [2, n], from those of the cells."""
+        if self._shares is None:
+            return means[:, which]
+        # No matrix product, whose bits depend on the number of clients.
+        return (means[:, np.newaxis] * self._shares[which]).sum(axis=-1)
 
-    def _mixtures(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yields each client's name, its cells with tested examples, their shares."""
-        for number, name in enumerate(self._clients.client_ids):
-            cells, counts = np.array([number]), np.ones(1, int)
-            if self._clients.tests is None:
-                own = self._strata[self._clients.client_positions(name)]
-                cells, counts = np.unique(own, return_counts=True)
-            cells, counts = (a[self._counts[cells] > 0] for a in (cells, counts))
-            yield name, cells, counts / max(1, counts.sum())
+    def _own_test(self, weights: Any, k: int) -> Any:
+        """Tests a client's own model on the examples of its cells."""
+        is_own = self._cells == k
+        if self._shares is not None:
+            is_own = self._shares[k][self._cells] > 0
+        return self._test(weights, np.flatnonzero(is_own))[0]
 
-    def _test(self, weights: Any, chosen: Any) -> tuple[list[Any], Any]:
-        """Returns accuracies and losses by cell, and the predicted classes."""
+    def _test(self, weights: Any, chosen: Any) -> tuple[Any, Any]:
+        """Returns accuracies and losses by cell, [2, cells], and predicted classes."""
         (x, y), rows = self._examples, self._rows[chosen]
         predicted, losses = self._evaluation.outcomes(weights, x, y, rows)
         sums = [
-            np.bincount(self._cells[chosen], each, self._num_cells)
+            np.bincount(self._cells[chosen], each, self._counts.size)
             for each in (predicted == y[rows], losses)
         ]
-        return [each / np.maximum(1, self._counts) for each in sums], predicted
+        return np.array(sums) / np.maximum(1, self._counts), predicted
 
     def _per_class(self, predicted: Any) -> list[dict[str, Any]]:
         """Returns the rows of `per_class.csv`, also of classes without examples."""
@@ -150,6 +155,14 @@ class ClientEvaluation:
             row.update((f"predicted/{each}", n) for each, n in zip(classes, counts))
             rows.append(row)
         return rows
+
+
+def _of(labels: Any) -> dict[str, Any]:
+    """Returns what `clients.csv` says of a client before it is measured."""
+    shares = np.unique(labels, return_counts=True)[1] / max(1, labels.size)
+    entropy = float(abs((shares * np.log2(shares)).sum()))
+    found = {"examples": labels.size, "classes": shares.size}
+    return {**found, "entropy_bits": round(entropy, 4)}
 
 
 def spread(

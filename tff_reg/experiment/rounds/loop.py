@@ -6,6 +6,8 @@ import functools
 import json
 import math
 import pathlib
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -218,9 +220,13 @@ class Rounds:
         run.rounds_done += 1
         row.update(self._evaluate(run.is_due))
         run.table.append(row)
-        reasons = [each.on_round(run, run.table.row(-1)) for each in self._callbacks]
-        if reason := next(filter(None, reasons), None):
-            self._stop(reason, row)
+        for callback in self._callbacks:
+            reason = callback.on_round(run, run.table.row(-1))
+            if reason and not run.stopped_early:
+                total, by = run.total_rounds, type(callback).__name__
+                run.stopped_early = {"reason": reason, "by": by, "total_rounds": total}
+        if run.stopped_early:
+            self._stop(row)
         if self._directory is not None:
             self._directory.write_metrics(run.table)
             if run.is_due(self._training.rounds_per_checkpoint) or run.stopped_early:
@@ -283,6 +289,7 @@ class Rounds:
             metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
             metrics.TRAINING_ACCURACY: found.pop(metrics.TRAINING_ACCURACY, None),
             metrics.SECONDS: round(seconds, 3),
+            metrics.MEMORY: _peak_megabytes(),
             **dict.fromkeys(to_fill),
             **found,
         }
@@ -317,10 +324,9 @@ class Rounds:
                 f" {type(error).__name__}: {error}"
             ) from error
 
-    def _stop(self, reason: str, row: dict[str, Any]) -> None:
+    def _stop(self, row: dict[str, Any]) -> None:
         """Ends the run after the last round, which is then evaluated in any case."""
         run = self._run
-        run.stopped_early = {"reason": reason, "total_rounds": run.total_rounds}
         found = self._evaluate(lambda period: not run.is_due(period))
         if not found:
             return
@@ -438,6 +444,13 @@ class Rounds:
             drawn,
             self._clients.rows if self._clients else (),
         )
+
+
+def _peak_megabytes() -> int:
+    """Returns the most memory that this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(unit * peak / 1e6)
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

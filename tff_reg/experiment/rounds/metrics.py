@@ -12,6 +12,8 @@ from tff_reg.lazy import np, tree
 
 ROUND = "round_num"
 SECONDS = "round_seconds"
+# The most memory that the process has had.
+MEMORY = "peak_megabytes"
 TRAINING_LOSS = "training/loss"
 NUM_EXAMPLES = "training/num_examples"
 TRAINING_ACCURACY = "training/accuracy"
@@ -134,10 +136,11 @@ class MetricsTable:
             others = [name for name in row if name not in FIRST_COLUMNS]
             self._columns = [*FIRST_COLUMNS, *others]
             self._text = self._line(self._columns)
-        unknown = [name for name in row if name not in self._columns]
+        # Runs of earlier versions have no memory.
+        unknown = {*row} - {*self._columns, MEMORY}
         if unknown:
             raise ValueError(
-                f"Round {row[ROUND]} has a metric `{unknown[0]}` that round"
+                f"Round {row[ROUND]} has a metric `{min(unknown)}` that round"
                 f" {self._rows[0][ROUND]} did not have; every round must return the"
                 " same metrics."
             )

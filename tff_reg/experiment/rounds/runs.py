@@ -98,6 +98,8 @@ class CheckedRun:
         if not writes:
             self.config = dataclasses.replace(self.config, output_dir=None)
         trackers.of(self.config.track)
+        without = catalogue.REFERENCES.get(self.config.process, ())
+        self._without = [name for name in without if getattr(config, name)]
         self.values = self.config.dump()
         self.tasks = tasks
         self.directory: Optional[directory_lib.RunDirectory] = None
@@ -197,6 +199,9 @@ class CheckedRun:
             sample_fn=name_of(of_training.get("sample_fn")),
         )
         said = list(remarks.of(config, task))
+        if self._without:
+            what = f"{config.process} averages no models, and trains its rounds without"
+            said.append(f"{what} {', '.join(self._without)}")
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
         for line in [*header, *said]:
             progress.say(line)
@@ -288,26 +293,24 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
 
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
-    """Returns the steps on all examples that use most nearly as many as a cohort."""
+    """Returns the steps on all examples that use about as many as a cohort does."""
     size, drops, total = config.batch_size, config.drop_remainder, sizes.sum()
+
+    def whole(counts: Any) -> Any:
+        return counts // size * size if drops else counts
 
     def batches(counts: Any) -> Any:
         return np.maximum(1, counts // size if drops else -(-counts // size))
 
-    def used(steps: Any, counts: Any) -> Any:
-        epochs, more = np.divmod(steps, batches(counts))
-        whole = counts // size * size if drops else counts
-        return epochs * whole + np.minimum(more * size, whole)
-
-    of_client = batches(sizes.mean() if config.same_local_steps else sizes)
-    examples = np.mean(used(config.local_epochs * of_client, sizes))
+    examples = config.local_epochs * whole(sizes)
+    if config.same_local_steps:
+        steps = config.local_epochs * batches(sizes.mean())
+        examples = steps * np.minimum(whole(sizes), size)
     cohort = config.clients_per_round
     if config.client_sampling == "independent":
         cohort = sampling.mean_size(cohort, len(sizes))
-    asked = cohort * examples
-    epochs = 1 + int(asked / used(batches(total), total))
-    steps = np.arange(1, epochs * batches(total) + 1)
-    return int(steps[np.argmin(np.abs(used(steps, total) - asked))])
+    epochs = cohort * np.mean(examples) / whole(total)
+    return max(1, round(epochs * batches(total)))
 
 
 def _form(task: Any) -> dict[str, Any]:

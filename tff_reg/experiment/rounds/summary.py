@@ -16,11 +16,10 @@ from typing import Any, Optional
 from tff_reg.experiment.rounds import metrics, privacy
 
 EMA_MOMENTUM = 0.9
-# The reason and `total_rounds` of a run that a callback ended; only in such a summary.
+# Why a run ended early, `by` which callback, and its `total_rounds`; only in such a
+# summary.
 STOPPED_EARLY = "stopped_early"
-# The beginning of the reason of `stop_at_target`.
-REACHED = "it has reached the target accuracy"
-NO_BETTER = "no better"
+_BY = "EarlyStopping"
 
 # Metrics that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
@@ -165,15 +164,28 @@ def _largest(values: Iterable[float]) -> Optional[float]:
     return max(filter(math.isfinite, values), default=None)
 
 
-def target_reached(
-    table: metrics.MetricsTable, settings: Mapping[str, Any]
-) -> Optional[float]:
-    """Returns the largest target accuracy if a round has reached it."""
-    rows, target = table.rows(), max(settings["target_accuracies"])
+def why_end(table: metrics.MetricsTable, settings: Mapping[str, Any]) -> Optional[str]:
+    """Returns why `stop_at_target` or `patience` end a run after a table's rounds."""
+    rows = table.rows()
     measured = _measured(rows, metrics.EVALUATION_ACCURACY)
-    of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
-    found = _on_demand(measured, of_all, settings)
-    return None if found["rounds_to_target"][str(target)] is None else target
+    if settings.get("stop_at_target"):
+        target = max(settings["target_accuracies"])
+        of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+        found = _on_demand(measured, of_all, settings)["rounds_to_target"]
+        if found[str(target)] is not None:
+            return f"it has reached the target accuracy {target:g}"
+    if patience := settings.get("patience"):
+        known = [(each[1], -each[0]) for each in measured if not math.isnan(each[1])]
+        if len(rows) + max(known, default=(0.0, 0))[1] >= patience:
+            tested = metrics.tested(settings)
+            return f"no better {tested} accuracy in {patience} rounds"
+    return None
+
+
+def ends_itself(summary: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Returns whether early stopping may end a run, or has ended it."""
+    by = (summary.get(STOPPED_EARLY) or {}).get("by")
+    return bool(by == _BY or config.get("patience") or config.get("stop_at_target"))
 
 
 def goes_on(
@@ -182,10 +194,8 @@ def goes_on(
     settings: Mapping[str, Any],
 ) -> bool:
     """Returns whether settings ask for more of a run that ended early."""
-    if stopped["reason"].startswith(REACHED) and settings.get("stop_at_target"):
-        return target_reached(table, settings) is None
-    if stopped["reason"].startswith(NO_BETTER) and settings.get("patience"):
-        return False
+    if stopped.get("by") == _BY and ends_itself({}, settings):
+        return why_end(table, settings) is None
     return settings["total_rounds"] > stopped["total_rounds"]
 
 

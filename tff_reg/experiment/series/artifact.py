@@ -2,6 +2,7 @@
 
     table.csv    one row per number: row, column, quantity, published, here, mean, ...
     table.md     the table as the paper has it, published and here side by side
+    report.html  both, the curves and where the numbers come from
 
 `tff_reg.tasks.recipes.artifacts` lists the tables and figures. TensorFlow is not loaded
 here.
@@ -11,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
-from tff_reg.experiment.report import cells, finished_runs
+from tff_reg.experiment.report import cells, comparison, finished_runs, page
 
 _WIDTH = 88
 _NONE = "-"
@@ -189,42 +190,52 @@ def write(
     numbers: Sequence[Number],
     notes: Sequence[str],
     output_dir: files.PathLike,
+    runs: Mapping[str, page.Groups] = {},
+    command: str = "",
 ) -> None:
-    """Writes `table.csv` and `table.md`."""
+    """Writes `table.csv`, `table.md` and `report.html`.
+
+    `runs` are the finished runs by column and row; the report names the `command`.
+    """
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     rows = [_csv_row(number) for number in numbers]
     files.write_text(directory / "table.csv", tables.to_csv(rows))
-    text = _markdown(artifact, numbers, notes)
-    files.write_text(directory / "table.md", text)
-
-
-def _markdown(
-    artifact: Artifact, numbers: Sequence[Number], notes: Sequence[str]
-) -> str:
-    paper, which = artifact.name.split("/")
-    lines = [f"# {paper}, {which}: {artifact.title}", ""]
-    quantities = {cell.quantities for cell in artifact.cells}
-    if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
-        ((quantity,),) = quantities
-        heads = {(column, quantity): column for column in artifact.columns}
-        lines += [f"{head(quantity)}", ""]
-        lines += [*_block(artifact.rows, heads, numbers), ""]
-    else:
-        for column in artifact.columns:
-            cells = [cell for cell in artifact.cells if cell.column == column]
-            heads = {
-                (column, name): head(name) for cell in cells for name in cell.quantities
-            }
-            if len(artifact.columns) > 1:
-                lines += [f"## {column}", ""]
-            rows = list(dict.fromkeys(cell.row for cell in cells))
-            lines += [*_block(rows, heads, numbers), ""]
+    title = f"{artifact.name.replace('/', ', ')}: {artifact.title}"
+    lines, parts = [f"# {title}", ""], []
+    for name, block in _blocks(artifact, numbers):
+        lines += [f"## {name}", "", *tables.to_markdown(block), ""]
+        parts += [page.heading(name), page.table(block, [])]
     for note in notes:
         lines += textwrap.wrap(
             note, _WIDTH, initial_indent="- ", subsequent_indent="  "
         )
-    return "\n".join([*lines, ""])
+    files.write_text(directory / "table.md", "\n".join([*lines, ""]))
+    parts.append(page.paragraph("\n\n".join(notes)))
+    for column, groups in runs.items():
+        parts += [page.heading(column), page.curves_of(comparison.by_round(groups))]
+    groups = {f"{r}, {c}": each for c, own in runs.items() for r, each in own.items()}
+    text = page.page(title, [*parts, page.clients_of(groups)], groups, command)
+    files.write_text(directory / page.FILE, text)
+
+
+def _blocks(
+    artifact: Artifact, numbers: Sequence[Number]
+) -> Iterator[tuple[str, tables.Columns]]:
+    """Yields the tables with their names."""
+    quantities = {cell.quantities for cell in artifact.cells}
+    if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
+        ((quantity,),) = quantities
+        heads = {(column, quantity): column for column in artifact.columns}
+        yield head(quantity), _block(artifact.rows, heads, numbers)
+        return
+    for column in artifact.columns:
+        cells = [cell for cell in artifact.cells if cell.column == column]
+        heads = {
+            (column, name): head(name) for cell in cells for name in cell.quantities
+        }
+        rows = list(dict.fromkeys(cell.row for cell in cells))
+        yield column, _block(rows, heads, numbers)
 
 
 def _csv_row(number: Number) -> dict[str, Any]:
@@ -246,7 +257,7 @@ def _block(
     rows: Sequence[str],
     heads: Mapping[tuple[str, str], str],
     numbers: Sequence[Number],
-) -> list[str]:
+) -> tables.Columns:
     """Makes a table with one row per method: published and own values by heading."""
     found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
     columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
@@ -257,4 +268,4 @@ def _block(
         rounds = sorted({each.round_num for each in own if each and each.round_num})
         at = f", round {cells.span(rounds)}" if rounds else ""
         columns += [(text, ["published", *published]), ("", [f"here{at}", *here])]
-    return tables.to_markdown(columns)
+    return columns

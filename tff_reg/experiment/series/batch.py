@@ -96,7 +96,7 @@ class Batch:
     """Carries out the runs of one command and prints how each of them ended.
 
     Attributes:
-      failed: The runs that failed.
+      failed: The reasons of failed runs by the runs' names.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Batch:
         self._is_in_line = False
         self._is_first = True
         self._finished = {n for n, run in enumerate(planned) if run.is_finished}
-        self.failed: list[PlannedRun] = []
+        self.failed: dict[str, str] = {}
 
     @property
     def finished(self) -> list[PlannedRun]:
@@ -155,7 +155,9 @@ class Batch:
         ]
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run; returns None, or why it failed, in one line."""
+        """Carries out a run if need be; returns None, or why it failed, in one line."""
+        if planned.is_finished:
+            return None
         is_first, self._is_first = self._is_first, False
         status, said = self._executor.execute(self._command(planned))
         if status == _WRONG_FLAGS and is_first:
@@ -175,13 +177,10 @@ class Batch:
             if not self._planned[number].is_finished:
                 self._begin(head(number))
 
-        def work(run: PlannedRun) -> Optional[str]:
-            return None if run.is_finished else self.run_one(run)
-
         left = progress.TimeLeft(len(self._planned) - len(self._finished))
-        for number, why in self._all(work, self._planned, begin):
+        for number, why in self._all(self.run_one, self._planned, begin):
             run = self._planned[number]
-            if run.is_finished:
+            if run.is_finished and not why:
                 changed = identity.other_code(
                     directory.RunDirectory(run.directory).config or {}
                 )
@@ -191,7 +190,8 @@ class Batch:
             text = f"failed ({why})" if why else result(run)
             self._end(head(number), text + left.after_one())
             if why:
-                self.failed.append(run)
+                self.failed[run.name] = why
+                self._finished.discard(number)
             else:
                 self._finished.add(number)
                 on_finished()

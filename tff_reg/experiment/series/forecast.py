@@ -1,4 +1,8 @@
-"""What runs will take: time, traffic and disk, from two rounds of each method."""
+"""What runs will take: time, memory, traffic and disk, from two rounds of each method.
+
+The memory is the largest that a process had in the two rounds: later rounds add the
+states of clients, if these have any and are kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -52,38 +56,37 @@ class Forecast:
 
     def lines(self, jobs: int = 1) -> list[str]:
         """Returns a table of what each method's runs take, and their sum."""
-        rows, seconds, disk = [], 0.0, 0.0
+        cells: dict[str, list[str]] = {}
+        seconds = disk = memory = 0.0
         for trial, (name, runs) in zip(self.planned, self._left.items()):
             there = directory.RunDirectory(trial.directory)
             text = (there.path / "metrics.csv").read_text("utf-8")
-            per_round = metrics.MetricsTable.parse(text).column(metrics.SECONDS)[-1]
+            table = metrics.MetricsTable.parse(text)
+            per_round = table.column(metrics.SECONDS)[-1]
+            megabytes = table.column(metrics.MEMORY)[-1]
             rounds = sum(run.config.total_rounds for run in runs)
-            sent = (there.config or {}).get(identity.TRAFFIC)
             clients = rounds * runs[0].config.clients_per_round
+            sent = clients * sum((there.config or {}).get(identity.TRAFFIC) or ())
             files = (path for path in there.path.rglob("*") if path.is_file())
             size = len(runs) * sum(path.stat().st_size for path in files) / 1e6
-            rows.append(
-                {
-                    "method": name,
-                    "runs": str(len(runs)),
-                    "rounds": str(rounds),
-                    "s a round": f"{per_round:.2f}",
-                    "time": progress.duration(rounds * per_round),
-                    "MB sent and received": f"{clients * sum(sent) / 1e6:,.0f}"
-                    if sent
-                    else "-",
-                    "MB on disk": f"{size:,.0f}",
-                }
-            )
             seconds, disk = seconds + rounds * per_round, disk + size
-        there = sum(map(len, self._left.values()))
+            memory = max(memory, megabytes)
+            for head, text in {
+                "method": name,
+                "runs": str(len(runs)),
+                "rounds": str(rounds),
+                "s a round": f"{per_round:.2f}",
+                "time": progress.duration(rounds * per_round),
+                "MB of memory": f"{megabytes:,.0f}",
+                "MB sent and received": f"{sent / 1e6:,.0f}" if sent else "-",
+                "MB on disk": f"{size:,.0f}",
+            }.items():
+                cells.setdefault(head, []).append(text)
+        there = progress.count(sum(map(len, self._left.values())), "run")
         total = (
-            f"{progress.count(there, 'run')} to do, {self._num_finished} finished:"
-            f" about {progress.duration(seconds / jobs)} with"
-            f" {progress.count(jobs, 'job')}, without starts and tests, and"
+            f"{there} to do, {self._num_finished} finished: about"
+            f" {progress.duration(seconds / jobs)} and {jobs * memory / 1000:.1f} GB of"
+            f" memory with {progress.count(jobs, 'job')}, without starts and tests, and"
             f" {disk:,.0f} MB on disk, without further states of clients."
         )
-        if not rows:
-            return [total]
-        cells = {head: [row[head] for row in rows] for head in rows[0]}
-        return [*tables.to_markdown(cells), "", total]
+        return [*tables.to_markdown(cells), "", total] if cells else [total]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg import lazy
@@ -21,7 +21,8 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError
+from tff_reg.settings import Setting, SettingError, as_text, near_names
+from tff_reg.training import process_settings
 
 # Stands for every method.
 ALL = "all"
@@ -81,12 +82,14 @@ class PlannedRun:
       config: Its resolved settings.
       is_finished: Whether it is finished already.
       name: Its name for people.
+      tasks: The module `tasks`, or an object with its functions.
     """
 
     asked: config_lib.RunConfig
     config: config_lib.ResolvedConfig
     is_finished: bool
     name: str = ""
+    tasks: Any = dataclasses.field(default=lazy.tasks, compare=False, repr=False)
 
     @property
     def directory(self) -> str:
@@ -106,13 +109,15 @@ def plan(
     seeds: Sequence[int] = (0,),
     tasks: Any = lazy.tasks,
     heading: str = "",
+    folder: str = "",
 ) -> list[PlannedRun]:
     """Plans the runs of a series: every process with every seed, seed by seed.
 
-    `heading` is part of their names.
+    `heading` is part of their names; they are in `folder` of the output directory.
     """
     names = process_names(processes)
-    common = protocol.asked(common)
+    where = os.path.join(common.output_dir, folder)
+    common = dataclasses.replace(protocol.asked(common), output_dir=where)
     resolution.check_owned(common.strengths, names)
     return [
         plan_run(
@@ -137,7 +142,7 @@ def plan_run(
     checked = CheckedRun(asked, tasks)
     config = checked.config
     name = name or f"{config.process}, seed {config.seed}"
-    return PlannedRun(asked, config, checked.summary() is not None, name)
+    return PlannedRun(asked, config, checked.summary() is not None, name, tasks)
 
 
 def of_process(
@@ -163,3 +168,65 @@ def process_names(processes: Sequence[str]) -> list[str]:
     for name in map(resolution.process_name, processes):
         names.setdefault(frozenset(name.split("+")), name)  # a+b is b+a.
     return list(names.values())
+
+
+Values = Mapping[str, Any]
+
+
+def read_values(
+    setting: str,
+    given: Union[str, Values, Sequence[Values]],
+    fixed: Collection[str],
+    why_not: Callable[[str], Optional[str]] = lambda name: None,
+) -> list[dict[str, list[Any]]]:
+    """Reads values to try, `NAME=X,Y,NAME=Z; NAME=...`, by setting, group by group.
+
+    A part without `=` is a further value of the setting before it. `given` may also be
+    a group, or a list of groups, as dicts of the values by name. Settings that are
+    `fixed`, or without effect on results, are refused, and those with a `why_not`.
+    """
+    text = given if isinstance(given, str) else _joined(setting, given)
+    known = {each.name: each for each in config_lib.listed()}
+    groups: list[dict[str, list[Any]]] = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        group: dict[str, list[Any]] = {}
+        name = ""
+        for word in part.split(","):
+            *before, value = (each.strip() for each in word.split("=", 1))
+            if before:
+                (name,) = before
+                why, is_known = why_not(name), name in known
+                if not is_known or name in fixed or known[name].is_tuple:
+                    near = "" if is_known else near_names(name, [*known])
+                    why = f"{name} is not a setting that can vary{near}"
+                elif process_settings.NO_EFFECT_ON_RESULTS in known[name].tags:
+                    why = f"results do not depend on {name}"
+                elif name in group:
+                    why = f"{name} is twice in {part}; join its values by commas"
+                if why:
+                    raise SettingError(setting, text, f"{why}.")
+            if not (name and value):
+                reason = f"{part} is no NAME=VALUE,...; semicolons separate groups."
+                raise SettingError(setting, text, reason)
+            read = known[name].read(value)
+            known[name].check(read)
+            group.setdefault(name, []).append(read)
+        groups.append(group)
+    if not groups:
+        raise SettingError(setting, text, "it has no settings in it.")
+    return groups
+
+
+def _joined(setting: str, given: Union[Values, Sequence[Values]]) -> str:
+    groups = [given] if isinstance(given, Mapping) else given
+    if not all(isinstance(group, Mapping) for group in groups):
+        reason = "give a text, or a list of dicts of values by name."
+        raise SettingError(setting, str(given), reason)
+    alone = (str, numbers.Number)
+    return ";".join(
+        ",".join(
+            f"{name}={as_text(each if isinstance(each, alone) else tuple(each))}"
+            for name, each in group.items()
+        )
+        for group in groups
+    )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -214,9 +215,23 @@ class Reproduction:
         weights = self.artifact.weights
         return finished_runs.read(run.directory, wanted, columns, weights)
 
-    def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
-        """Writes `table.csv` and `table.md` of the result of `numbers`."""
-        artifact_lib.write(self.artifact, numbers, self._notes(numbers), output_dir)
+    def write(
+        self,
+        output_dir: files.PathLike,
+        finished: Sequence[series.PlannedRun],
+        command: str = "",
+    ) -> None:
+        """Writes `table.csv`, `table.md` and `report.html` of finished runs."""
+        there = {run.directory for run in finished}
+        runs: dict[str, dict[str, list[finished_runs.Run]]] = {}
+        for cell in self.artifact.cells:
+            for run in itertools.chain(*self.runs_of(cell)):
+                if run.directory in there:
+                    own = runs.setdefault(cell.column, {}).setdefault(cell.row, [])
+                    own.append(finished_runs.read(run.directory))
+        numbers = self.numbers(finished)
+        notes = self._notes(numbers)
+        artifact_lib.write(self.artifact, numbers, notes, output_dir, runs, command)
 
     def _notes(self, numbers: Sequence[Number]) -> list[str]:
         seeds = sorted({number.seeds for number in numbers})

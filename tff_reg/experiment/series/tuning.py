@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
@@ -22,7 +21,7 @@ from tff_reg.experiment.report import cells, differences, protocol
 from tff_reg.experiment.report.tuned import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError, as_text, near_names
+from tff_reg.settings import Setting, SettingError, as_text
 
 GRID = Setting(
     "grid",
@@ -46,7 +45,6 @@ _FIXED = (
     "partition",
     "concentration",
     "classes_per_client",
-    "split_file",
     "num_clients",
     "clients_per_round",
     "participation",
@@ -58,40 +56,19 @@ _FIXED = (
     "settings_of",
     "seed",
     "partition_seed",
-    "output_dir",
-    "overwrite",
     "validation_share",
 )
 
 
-def parse(text: Union[str, Mapping[str, Sequence[Any]]]) -> dict[str, tuple]:
+def parse(given: Union[str, Mapping[str, Any]]) -> dict[str, tuple]:
     """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
 
     It may also be a dict of the values by name.
     """
-    if not isinstance(text, str):
-        alone = (str, numbers.Number)
-        given = {n: [v] if isinstance(v, alone) else v for n, v in text.items()}
-        text = ";".join(f"{name}={as_text(tuple(v))}" for name, v in given.items())
-    known = {each.name: each for each in config_lib.listed()}
     grid: dict[str, tuple] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, is_there, values = (word.strip() for word in part.partition("="))
-        if not is_there or not values:
-            reason = f"{part} is no NAME=VALUE,...; several are joined by semicolons."
-            raise SettingError("grid", text, reason)
-        if name not in known or name in _FIXED or known[name].is_tuple:
-            hint = near_names(name, list(known)) if name not in known else ""
-            reason = f"{name} is not a setting that can be tuned{hint}."
-            raise SettingError("grid", text, reason)
-        if name in grid:
-            raise SettingError("grid", text, f"{name} is there twice: join its values.")
-        read = [known[name].read(value.strip()) for value in values.split(",")]
-        for value in read:
-            known[name].check(value)
-        grid[name] = tuple(dict.fromkeys(read))
-    if not grid:
-        raise SettingError("grid", text, "it has no settings in it.")
+    for group in series.read_values("grid", given, _FIXED):
+        for name, values in group.items():
+            grid[name] = tuple(dict.fromkeys((*grid.get(name, ()), *values)))
     return grid
 
 
@@ -158,16 +135,17 @@ class Tuning:
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
+        self._tasks = tasks
         self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {
             process: [
-                (each, [self._plan(process, each, share, s, tasks) for s in seeds])
+                (each, [self._plan(process, each, share, s) for s in seeds])
                 for each in combinations(process, grid)
                 if each
             ]
             for process in names
         }
 
-    def _plan(self, process, settings, share, seed, tasks) -> series.PlannedRun:
+    def _plan(self, process, settings, share, seed) -> series.PlannedRun:
         # All settings have the same rounds.
         common = self._with(settings, validation_share=share, stop_at_target=False)
         asked = series.of_process(common, process, seed)
@@ -177,7 +155,7 @@ class Tuning:
         )
         name = f"{process}, {Tuned(settings).text}, seed {seed}"
         asked = dataclasses.replace(asked, output_dir=where)
-        return series.plan_run(asked, tasks, name)
+        return series.plan_run(asked, self._tasks, name)
 
     def _with(self, settings: Mapping[str, Any], **more: Any) -> config_lib.RunConfig:
         given = {**self._common.given(), **settings}
@@ -264,14 +242,12 @@ class Tuning:
             if process not in tuned
         ]
 
-    def plan(
-        self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
-    ) -> list[series.PlannedRun]:
+    def plan(self, tuned: Mapping[str, Tuned]) -> list[series.PlannedRun]:
         """Plans the final runs, which train on all examples with the best settings."""
         return [
             series.plan_run(
                 series.of_process(self._with(tuned[process].settings), process, seed),
-                tasks,
+                self._tasks,
             )
             for seed in self._seeds
             for process in tuned

@@ -1,0 +1,226 @@
+"""A comparison: its runs under each of its settings, its grid, and its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import files
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.report import (
+    comparison,
+    differences,
+    finished_runs,
+    protocol,
+    settings_table,
+    table as table_lib,
+)
+from tff_reg.experiment.series import (
+    axis,
+    batch,
+    plan as series,
+    sensitivity,
+    tuning,
+)
+from tff_reg.settings import SettingError
+
+# From the settings of a column to the request for its runs, and their tasks.
+Request = Callable[[Mapping[str, Any]], tuple[config_lib.RunConfig, Any]]
+
+
+class Comparing:
+    """The runs of a comparison, in the order in which they are carried out.
+
+    Attributes:
+      first: The runs to do first: those of the grid, if there is one, or all.
+      tuner: The grid's; None without one.
+      asked: The settings that say what the table has.
+      failed: The reasons of failed runs by their names.
+      total: The number of runs, a grid's among them.
+      lost: Names of runs of methods of which no setting of the grid ended finite.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        processes: Sequence[str],
+        seeds: Sequence[int],
+        settings: Any = None,
+        grid: Any = None,
+        baseline: Optional[str] = None,
+    ):
+        """Plans and checks; nothing is started or written."""
+        self._names = series.process_names(processes)
+        self._seeds = tuple(dict.fromkeys(seeds))
+        count = len(self._seeds)
+        self._baseline = differences.baseline_of(baseline, self._names, count)
+        columns: Mapping[str, Mapping[str, Any]] = {"": {}}
+        self._has_axis = settings is not None
+        if self._has_axis:
+            columns = axis.parse(settings, request({})[0].given())
+            if grid is not None:
+                why = "give it or grid: each setting is tuned by a call of its own."
+                raise SettingError(axis.SETTINGS.name, str(settings), why)
+        self._folders = {
+            heading: axis.folder(each) for heading, each in columns.items()
+        }
+        self._requests = {heading: request(each) for heading, each in columns.items()}
+        asked: Any = {"processes": self._names, "seeds": self._seeds}
+        self.failed: dict[str, str] = {}
+        self.lost: list[str] = []
+        self.total = 0
+        self._tuned: dict[str, Any] = {}
+        self.tuner: Optional[tuning.Tuning] = None
+        self._plan: dict[str, list[series.PlannedRun]] = {}
+        if grid is not None:
+            common, tasks = self._requests[""]
+            values = tuning.parse(grid)
+            self.tuner = tuning.Tuning(common, values, **asked, tasks=tasks)
+            self.first = self.tuner.planned
+        else:
+            self._plan = {
+                heading: series.plan(
+                    common,
+                    **asked,
+                    tasks=tasks,
+                    heading=heading,
+                    folder=self._folders[heading],
+                )
+                for heading, (common, tasks) in self._requests.items()
+            }
+            self.first = self._runs
+        common, _ = self._requests[[*columns][0]]
+        self.asked = self.first[0].config if self.first else common
+
+    @property
+    def _runs(self) -> list[series.PlannedRun]:
+        return [run for runs in self._plan.values() for run in runs]
+
+    def protocol(self, **recorded: Any) -> list[str]:
+        """Returns the protocol of the requested runs in lines, before they begin.
+
+        `recorded` is what their `config.json` will have beside the settings.
+        """
+        columns: dict[str, dict[str, Any]] = {}
+        for heading, (common, tasks) in self._requests.items():
+            seed, common = self._seeds[0], protocol.asked(common)
+            tasks = tasks[seed] if isinstance(tasks, Mapping) else tasks
+            if self.tuner:  # The final runs hold nothing out.
+                common = dataclasses.replace(common, validation_share=None)
+            columns[heading] = {}
+            for name in self._names:
+                config = series.of_process(common, name, seed).resolved(tasks)
+                columns[heading][name] = [{**config.dump(), **recorded}]
+        return protocol.lines(columns, self.tuner.names if self.tuner else ())
+
+    def run(
+        self,
+        done: batch.Batch,
+        begin: Callable[[Sequence[series.PlannedRun]], batch.Batch],
+        where: Optional[files.PathLike],
+        *,
+        columns: Sequence[str] = (),
+        weights: str = finished_runs.WEIGHTS.default,
+        **of_files: str,
+    ) -> dict[str, table_lib.Table]:
+        """Carries out the runs, and writes the files after each of them.
+
+        Args:
+          done: The batch of the `first` runs.
+          begin: Makes the batch of runs that follow a grid's.
+          where: Directory of the files; None writes nothing.
+          columns: As for `comparison.compare`; runs are analysed for them.
+          weights: As for `comparison.compare`.
+          **of_files: The title and the command in them.
+
+        Returns:
+          The table under each setting of which runs have finished, by its heading.
+        """
+        missing = []
+        if self.tuner:
+            done.run()
+            self.failed |= done.failed
+            self._tuned = self.tuner.best(done.finished)
+            if where:
+                folder = files.make_directory(where, "output_dir")
+                rows = self.tuner.rows(done.finished)
+                sensitivity.write(rows, self.tuner.names, folder)
+            self._plan = {"": self.tuner.plan(self._tuned)}
+            self.lost = self.tuner.lost(self._tuned)
+            missing = [*done.missing, *self.lost]
+            self.total = len(self.first)
+            done = begin(self._runs)
+        self.total += len(self._runs)
+        write = functools.partial(self._write, done, where, of_files, missing)
+        made: dict[str, Any] = {}
+        done.run(lambda: write(made))
+        self.failed |= done.failed
+        return write({}, columns=columns, weights=weights)
+
+    def _write(
+        self,
+        done: batch.Batch,
+        where: Optional[files.PathLike],
+        of_files: Mapping[str, str],
+        missing: Sequence[str],
+        made: dict[str, Any],
+        **options: Any,
+    ) -> dict[str, table_lib.Table]:
+        """Makes and writes the tables of other groups than those `made` before."""
+        finished = {run.directory for run in done.finished}
+        for heading, runs in self._plan.items():
+            groups: dict[str, list[str]] = {run.config.process: [] for run in runs}
+            for run in runs:
+                if run.directory in finished:
+                    groups[run.config.process].append(run.directory)
+            groups = {name: paths for name, paths in groups.items() if paths}
+            if not groups or made.get(heading, (None,))[0] == groups:
+                continue
+            names = [run.name for run in runs if run.directory not in finished]
+            found = tabulate(
+                groups,
+                self.asked,
+                done,
+                tuned=self._tuned,
+                missing=[*names, *missing],
+                baseline=self._baseline,
+                **options,
+            )
+            made[heading] = groups, found
+            if where:
+                folder = os.path.join(where, self._folders[heading])
+                comparison.write(found, folder, **of_files)
+        tables = {
+            heading: made[heading][1] for heading in self._plan if heading in made
+        }
+        if where and tables and self._has_axis:
+            settings_table.SettingsTable(tables).write(where, **of_files)
+        return tables
+
+
+def tabulate(
+    groups: Mapping[str, Sequence[str]],
+    asked: config_lib.RunConfig,
+    done: batch.Batch,
+    *,
+    columns: Sequence[str] = (),
+    weights: str = finished_runs.WEIGHTS.default,
+    **more: Any,
+) -> table_lib.Table:
+    """Makes the table of finished runs, after the analyses that its columns need."""
+    done.analyse(
+        [
+            analysis
+            for name, paths in groups.items()
+            for path in paths
+            for analysis in batch.analyses_for(
+                path, f"{name}, {pathlib.Path(path).name}", columns, weights
+            )
+        ]
+    )
+    return comparison.tabulate(groups, asked, columns=columns, weights=weights, **more)
