@@ -125,8 +125,7 @@ class MLflow(Tracker):
         self._id = made.info.run_id
         values = {n: str(v)[:500] for n, v in run.settings.items() if v is not None}
         given = [self._entities.Param(*pair) for pair in values.items()]
-        for first in range(0, len(given), 100):  # As many as a call may have.
-            self._client.log_batch(self._id, params=given[first : first + 100])
+        self._client.log_batch(self._id, params=given)
 
     def _log(self, row):
         now, step = int(1000 * time.time()), int(row[metrics.ROUND] or 0)
