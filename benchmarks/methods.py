@@ -61,6 +61,8 @@ TARGETS = {
     "univarfl": 1.10,
     "kd": 1.40,
     "fedntd": 1.40,
+    "asd": 1.30,
+    "fedrcl": 1.30,
     "fedmlb": 2.2,
 }
 # Wall-clock ratios of the authors' own code: Table 5 of the FedAlign paper, on a GPU;

@@ -14,13 +14,13 @@ from tff_reg.methods import method
 from tff_reg.training import local_round, trial
 
 
-def process(sizes, dtype, training, weighting, server_rate=1.0):
+def process(sizes, dtype, training, weighting, server_rate=1.0, server_momentum=0.0):
     """The process of what clients do."""
     return training_lib.build_regularized(
         mlp.model_fn(sizes, dtype),
         training.methods,
         training.optimizer,
-        training_lib.build_sgd(server_rate),
+        training_lib.build_sgd(server_rate, server_momentum),
         client_weighting=weighting,
         client_data=training.data_form,
         max_gradient_norm=training.max_gradient_norm,
@@ -33,6 +33,14 @@ def data_set(x, y):
     """A client's examples as one element."""
     element = collections.OrderedDict(x=x, y=y, key=tf.zeros([2], tf.int64))
     return tf.data.Dataset.from_tensors(element)
+
+
+def decayed(progress, factor):
+    """A client's progress with another learning rate from now on."""
+    optimizer = dict(progress.optimizer)
+    rate = optimizer["learning_rate"]
+    optimizer["learning_rate"] = rate * tf.constant(factor, rate.dtype)
+    return progress._replace(optimizer=type(progress.optimizer)(optimizer))
 
 
 def own_names(memory):
@@ -96,7 +104,7 @@ class Client:
         self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
 
     def begin(self, received, data, *, rate_factor=1.0, client=None, server=None):
-        """Begins a round."""
+        """Begins a round; returns the weights with which the client begins."""
         weights = mlp.unflatten(received, *self._network)
         model = tff.learning.models.ModelWeights(weights, [])
         self._visit, progress = self._round.begin(
@@ -109,6 +117,11 @@ class Client:
         )
         (element,) = data
         self._progress = self._round.enter(progress, element)
+        return mlp.flatten(self._visit.start)
+
+    def decay(self, factor):
+        """Multiplies the learning rate of the steps that follow."""
+        self._progress = decayed(self._progress, factor)
 
     def step(self, weights, x, y) -> Step:
         """Takes a step from these weights, float [parameters], on these examples."""

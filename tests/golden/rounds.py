@@ -20,12 +20,16 @@ class Start:
     """What a round began with.
 
     Attributes:
-      sent: The model that clients received, flat.
+      model: The server's model, flat.
+      sent: What clients received of it, flat.
+      evaluated: What is evaluated in its place, flat.
       clients: All clients' states.
       memory: What the server remembers.
     """
 
+    model: np.ndarray
     sent: np.ndarray
+    evaluated: np.ndarray
     clients: list
     memory: Any
 
@@ -75,6 +79,7 @@ def run(case, sizes, config, client_training, weighting):
         client_training,
         weighting,
         config.get("server_learning_rate", 1.0),
+        config.get("server_momentum", 0.0),
     )
     initial = mlp.unflatten(case.plain("initial_params"), config["mlp"], case.dtype)
     state = process.set_model_weights(
@@ -83,8 +88,13 @@ def run(case, sizes, config, client_training, weighting):
     clients = [process.initial_client_state(state)] * len(sizes)
 
     def start():
-        model = mlp.flatten(process.get_model_weights(state).trainable)
-        return Start(model, list(clients), state.finalizer["memory"])
+        model, memory = state.global_model_weights.trainable, state.finalizer["memory"]
+        sent = model
+        for own in client_training.methods:
+            sent = own.broadcast(sent, clients_lib.own_names(memory))
+        evaluated = process.get_model_weights(state).trainable
+        flat = (mlp.flatten(weights) for weights in (model, sent, evaluated))
+        return Start(*flat, list(clients), memory)
 
     for number, cohort in enumerate(config["cohorts"], start=1):
         before = start()

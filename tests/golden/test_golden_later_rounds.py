@@ -1,7 +1,7 @@
 """Whole rounds and single steps of the later methods against the authors' code.
 
-The J files of FedCM, MoFedSAM, FedLESAM, FedACG, FedSOL and FedNova, whose settings and
-keys are others than those of `test_golden_rounds`.
+The J files whose settings and keys are others than those of `test_golden_rounds`;
+`algorithms` has their methods.
 """
 
 import dataclasses
@@ -12,51 +12,25 @@ import pytest
 import tensorflow as tf
 
 from tests.golden import (
+    algorithms,
     clients as clients_lib,
     later,
     mlp,
     replay,
     rounds as rounds_lib,
 )
-from tff_reg import methods, training as training_lib
+from tff_reg import training as training_lib
 from tff_reg.methods import method
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-# By the names of the algorithms.
-_METHODS = {
-    "FedCM": lambda config: methods.FedCM(share=config["alpha"]),
-    "MoFedSAM": lambda config: methods.MoFedSAM(
-        share=config["alpha"], radius=config["rho"]
-    ),
-    "FedLESAM": lambda config: methods.FedLESAM(
-        radius=config["rho"],
-        direction="server" if config["update_cut_into_shapes"] else "published",
-    ),
-    "FedLESAM (formula only)": lambda config: methods.FedLESAM(radius=config["rho"]),
-    "FedACG": lambda config: methods.FedACG(
-        strength=config["prox_weight"], momentum=config["server_momentum"]
-    ),
-    "FedSOL": lambda config: methods.FedSOL(
-        radius=config["rho"],
-        perturbation=config["perturbation"],
-        temperature=float(config["temperature"]),
-        part={(1, 1): "all", (1, 0): "head", (0, 1): "body"}[
-            config["perturb_head"], config["perturb_body"]
-        ],
-    ),
-    "FedNova": lambda config: methods.FedNova(
-        proximal=config["mu"], server_momentum=config["gmf"]
-    ),
-}
-_BY_EXAMPLES = ("FedSOL", "FedNova")
 # TFF's own server momentum, which takes float32 alone.
 _NOT_OURS = ("FedAvgM",)
 
 
 @dataclasses.dataclass(frozen=True)
 class _DecayingData(training_lib.WholeClientData):
-    """FedACG's authors multiply the learning rate after each epoch, too."""
+    """FedACG's and FedRCL's authors multiply the rate after each epoch, too."""
 
     decay: float = 1.0
 
@@ -66,10 +40,7 @@ class _DecayingData(training_lib.WholeClientData):
         )
         for _ in range(self.local_epochs):
             state = epoch.run(step_fn, state, element)
-            optimizer = dict(state.optimizer)
-            rate = optimizer["learning_rate"]
-            optimizer["learning_rate"] = rate * tf.constant(self.decay, rate.dtype)
-            state = state._replace(optimizer=type(state.optimizer)(optimizer))
+            state = clients_lib.decayed(state, self.decay)
         return state
 
 
@@ -77,40 +48,48 @@ def _decays_in_epochs(config):
     return config.get("lr_also_decays_per_local_epoch", False)
 
 
-def _training(config, own):
-    terms = []
-    if config.get("mu_mean"):
-        terms = [methods.MAN(strength=config["mu_mean"])]
+def _training(config):
     data = dict(
         batch_size=config["batch"], local_epochs=config["epochs"], shuffle=False
     )
     form = training_lib.WholeClientData(**data)
     if _decays_in_epochs(config):
         form = _DecayingData(**data, decay=config["lr_decay_per_round"])
+    parts = algorithms.parts(config)
+    if any(part.name == "fednar" for part in parts):
+        config = {**config, "weight_decay": 0.0}
     # Everyone's K is that of the first client in FedCM's code.
     steps = config.get("local_iteration")
-    return rounds_lib.training(config, [*terms, own], config["sizes"], form, steps)
+    return rounds_lib.training(config, parts, config["sizes"], form, steps)
 
 
 def _weighting(config):
-    is_weighted = config["algorithm"] in _BY_EXAMPLES
+    is_weighted = algorithms.KNOWN[config["algorithm"]].by_examples
     return rounds_lib.NUM_EXAMPLES if is_weighted else rounds_lib.UNIFORM
+
+
+def _is_known(config):
+    is_ours = config.get("weighted_by", "examples") == "examples"
+    return is_ours and config["algorithm"] in algorithms.KNOWN
 
 
 def _variants(name):
     """The variants of a file whose algorithms are known here."""
     config = replay.Case(name, "float64").config
-    return [key for key in config if config[key]["algorithm"] in _METHODS]
+    return [key for key in config if _is_known(config[key])]
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", later.NAMES)
 def test_every_algorithm_is_known(name):
     config = replay.Case(name, "float64").config
-    algorithms = {own["algorithm"] for own in config.values()}
-    unknown = algorithms.difference(_METHODS, _NOT_OURS)
+    unknown = [
+        f"{variant} ({own['algorithm']})"
+        for variant, own in config.items()
+        if not _is_known(own) and own["algorithm"] not in _NOT_OURS
+    ]
     if unknown:
-        replay.not_compared(name, sorted(unknown))
+        replay.not_compared(name, unknown)
 
 
 @replay.parametrize_variants(
@@ -123,15 +102,16 @@ def test_rounds(name, variant, dtype):
 
 def _check_variant(case, variant):
     config = case.config[variant]
-    own = _METHODS[config["algorithm"]](config)
-    training = _training(config, own)
+    training = _training(config)
     # Where no published code is.
     key = f"formula.{variant}" if "formula" in config["algorithm"] else variant
     starts = None
     if f"{key}.round1.server_params" in case:
         starts = _check_rounds(case, key, config, training)
     _check_steps(case, key, config, training, starts)
-    case.check_all_read("client_sizes", *_of_others(case, variant))
+    # No update moves the first round's model by FedGloSS's rho.
+    unseen = rf"{variant}\.round1\.rho_used"
+    case.check_all_read("client_sizes", unseen, *_of_others(case, variant))
 
 
 def _of_others(case, variant):
@@ -157,10 +137,6 @@ def _check_rounds(case, key, config, training):
     for number, cohort, start, after, state in rounds_lib.run(
         case, config["sizes"], config, training, _weighting(config)
     ):
-        if config["algorithm"] == "FedACG":
-            own = clients_lib.own_names(start.memory)
-            momentum = mlp.flatten(own["momentum"])
-            start.sent = start.sent + config["server_momentum"] * momentum
         starts.append(start)
         for one in cohort:
             updates[one] = mlp.flatten(after.clients[one][method.PREVIOUS]) - start.sent
@@ -172,26 +148,45 @@ def _check_rounds(case, key, config, training):
 
 def _computed(config, cohort, start, after, updates, state):
     """What the files have of a round, by its name there."""
-    memory = clients_lib.own_names(after.memory)
-    before = clients_lib.own_names(start.memory)
     models = np.stack([mlp.flatten(own[method.PREVIOUS]) for own in after.clients])
     result = {
         "selected": cohort,
         "params_sent": start.sent,
         "clnt_params_list": models,
-        "server_params": after.sent,
+        "clnt_updates_list": updates,
+        "server_params_before": start.model,
+        "server_params": after.model,
+        "evaluated_params": after.evaluated,
         "cum_grad": start.sent - models[cohort],
     }
-    if config["algorithm"] in ("FedCM", "MoFedSAM"):
-        result["delta_sent"] = mlp.flatten(before["direction"])
-        result["clnt_updates_list"] = updates
-    if "update" in memory:
-        result["global_update_sent"] = mlp.flatten(before["update"])
-    if "momentum" in memory:
-        result["momentum"] = mlp.flatten(memory["momentum"])
-        # Theirs is subtracted.
-        result["global_momentum"] = -result["momentum"]
+    places = {
+        "server": after.memory,
+        "server_sent": start.memory,
+        "clients": after.clients,
+        "clients_sent": start.clients,
+    }
+    for name, (where, own) in algorithms.KNOWN[config["algorithm"]].memories.items():
+        if where.startswith("server"):
+            result[name] = _flat(clients_lib.own_names(places[where])[own])
+        else:
+            every = map(clients_lib.own_names, places[where])
+            result[name] = np.stack([_flat(memory[own]) for memory in every])
+    if config["algorithm"] == "FedExP":
+        sizes = np.array(config["sizes"])[cohort]
+        mean = np.average(updates[cohort], axis=0, weights=sizes)
+        result["server_rate"] = (after.model - start.model) @ mean / (mean @ mean)
+    if "FedWMSAM" in config["algorithm"]:
+        momentum, moved = result["momentum_sent"], updates[cohort]
+        lengths = np.linalg.norm(momentum) * np.linalg.norm(moved, axis=1)
+        cosines = moved @ momentum / np.where(lengths, lengths, 1)
+        result["cosines_plus_one"] = np.where(lengths, 1 + cosines, 0)
+    if displaced := np.linalg.norm(start.sent - start.model):
+        result["rho_used"] = displaced
     if config["algorithm"] == "FedNova":
+        # Theirs is subtracted.
+        memory = clients_lib.own_names(after.memory)
+        if "momentum" in memory:
+            result["global_momentum"] = -mlp.flatten(memory["momentum"])
         sizes = np.array(config["sizes"])[cohort]
         steps = config["epochs"] * -(-sizes // config["batch"])
         rounds = state.client_work["round_num"] - 1
@@ -202,9 +197,13 @@ def _computed(config, cohort, start, after, updates, state):
     return result
 
 
+def _flat(memory):
+    return mlp.flatten(memory) if isinstance(memory, (list, tuple)) else memory
+
+
 def _length(config, steps, rate):
     """How far FedNova says that so many steps go together."""
-    own = _METHODS["FedNova"](config)
+    own = algorithms.KNOWN["FedNova"].make(config)
     hparams = {"learning_rate": tf.constant(rate, tf.float64)}
     if config["momentum"]:
         hparams["momentum"] = tf.constant(config["momentum"], tf.float64)
@@ -235,7 +234,7 @@ def _recording(own, seen):
 
 def _check_steps(case, key, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
-    seen = [np.zeros(1)]
+    algorithm, seen = algorithms.KNOWN[config["algorithm"]], [np.zeros(1)]
     parts = [
         _recording(m, seen) if method.overrides(m, "gradient") else m
         for m in training.methods
@@ -254,7 +253,7 @@ def _check_steps(case, key, config, training, starts):
     perturbed = None
     if f"{key}.trace.perturbed_params" in case:
         perturbed = trace("perturbed_params")
-    visits, decay, previous = _visits(config), config["lr_decay_per_round"], None
+    visits, decay = _visits(config), config["lr_decay_per_round"]
     assert len(visits) == len(after)
     for what, values in zip(("round", "client"), np.transpose(visits)):
         if f"{key}.trace.{what}" in case:
@@ -262,36 +261,47 @@ def _check_steps(case, key, config, training, starts):
     for i, (round_num, number) in enumerate(visits):
         x, y = rounds_lib.examples(case, config["sizes"], number)
         begins = range(0, len(y), config["batch"])
-        if (round_num, number) != previous:
-            position = 0
-            start = _start_of(case, starts, round_num)
-            weights = _first_weights(case, config, start)
-            previous = (round_num, number)
-        epoch, batch = divmod(position, len(begins))
-        factor = decay ** (round_num - 1 + (epoch if _decays_in_epochs(config) else 0))
-        if position == 0 or (_decays_in_epochs(config) and batch == 0):
-            client.begin(
+        of_round = f"{key}.round{round_num}."
+        if i == 0 or (round_num, number) != visits[i - 1]:
+            position, start = 0, _start_of(case, starts, round_num)
+            weights = client.begin(
                 start.sent,
                 rounds_lib.data_set(case, config["sizes"], number),
-                rate_factor=tf.constant(factor, tf.float64),
+                rate_factor=tf.constant(decay ** (round_num - 1), tf.float64),
                 client=start.clients[number] if start.clients else {},
                 server=start.memory,
             )
+            if f"{of_round}start_params" in case:
+                place = config["cohorts"][round_num - 1].index(number)
+                expected = case.result(f"{of_round}start_params")[place]
+                _check(case, weights, expected, "start")
+            if "local_start" in config:
+                weights = case.plain(config["local_start"])
+        epoch, batch = divmod(position, len(begins))
+        epoch = epoch if _decays_in_epochs(config) else 0
+        if epoch and batch == 0:
+            client.decay(decay)
         rows = slice(begins[batch], begins[batch] + config["batch"])
         step = client.step(weights, x[rows], y[rows])
-        _check(case, step.clipped, gradients[i], "gradient")
+        found = step.corrected if algorithm.sees_all else step.clipped
+        _check(case, found, gradients[i], "gradient")
         _check(case, step.weights, after[i], "weights")
         if f"{key}.trace.lr" in case:
-            assert config["lr"] * factor == pytest.approx(trace("lr")[i])
+            factor = algorithm.rate(position, config["epochs"] * len(begins))
+            rate = config["lr"] * factor * decay ** (round_num - 1 + epoch)
+            assert rate == pytest.approx(trace("lr")[i])
             expected = trace("weight_decay_in_optimizer")[i]
-            assert config["weight_decay"] == pytest.approx(expected)
+            assert algorithm.decay(config) == pytest.approx(expected)
         if perturbed is not None:
             # How far it is moved is a matter of the radius.
             atol = (1e-9 if case.dtype == "float64" else 1e-3) * config["rho"]
             np.testing.assert_allclose(weights + seen[0], perturbed[i], atol=atol)
-        if position == 0 and f"{key}.round{round_num}.perturbation" in case:
-            expected = case.result(f"{key}.round{round_num}.perturbation")[number]
+        if position == 0 and f"{of_round}perturbation" in case:
+            expected = case.result(f"{of_round}perturbation")[number]
             _check(case, seen[0], expected, "perturbation")
+        if f"{of_round}rho_l_used" in case:
+            radius = case.result(f"{of_round}rho_l_used")
+            _check(case, np.linalg.norm(seen[0]), radius, "radius")
         weights, position = after[i], position + 1
 
 
@@ -311,10 +321,5 @@ def _visits(config):
 def _start_of(case, starts, round_num):
     if starts is not None:
         return starts[round_num - 1]
-    return rounds_lib.Start(case.plain("initial_params"), [], {})
-
-
-def _first_weights(case, config, start):
-    """What a client begins with: what it received, but where a file says more."""
-    elsewhere = config.get("local_start")
-    return start.sent if elsewhere is None else case.plain(elsewhere)
+    initial = case.plain("initial_params")
+    return rounds_lib.Start(initial, initial, initial, [], {})

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import clients, replay
+from tests.golden import algorithms, clients, replay
 from tff_reg import methods, models, training as training_lib
-from tff_reg.methods import feddecorr, feduv
+from tff_reg.methods import feddecorr, feduv, method as method_lib
 from tff_reg.models import learning_model, simplex
 from tff_reg.training import local_training
 
@@ -52,7 +52,10 @@ def _calibrated(case, method, name):
 
 
 # The files of server optimisers are not replayed here.
-_KNOWN = r"M_(server_optimizers|fedlc|fedrs|fedetf|feduv|feddecorr|fed\w+_client)"
+_KNOWN = (
+    r"M_(server_optimizers|fedlc|fedrs|fedetf|feduv|feddecorr|fed\w+_client|asd|fedrcl"
+    r"|fedvls)"
+)
 
 
 @pytest.mark.golden
@@ -185,6 +188,84 @@ def _check_total(case):
     values.update(zip(("grad_features", "grad_classifier"), gradients))
     for what, value in values.items():
         case.check(f"total.{what}", value, **TOLERANCE)
+
+
+def _step(case, name, logits):
+    """The step of a case of client logits, global logits, labels and class counts."""
+    received = tf.constant(case.floats(f"{name}.global_logits"))
+    outputs = models.Outputs([received], received, received, ())
+    return methods.Step(
+        None,
+        models.Outputs([logits], logits, logits, ()),
+        labels=_labels(case, f"{name}.labels"),
+        class_counts=tf.constant(_labels(case, f"{name}.class_counts")),
+        outputs_of=dict.fromkeys([method_lib.GLOBAL, method_lib.EVALUATED], outputs).get,
+    )
+
+
+@replay.parametrize("M_asd")
+def test_asd(name, dtype):
+    case = replay.Case(name, dtype)
+    for of_case, settings in case.config["cases"].items():
+        for setting, config in settings.items():
+            method = algorithms.asd(config)
+
+            def total(logits, method=method, of_case=of_case):
+                step = _step(case, of_case, logits)
+                ce = learning_model.sparse_cross_entropy(step.labels, logits)
+                return ce + method.term(step).weighted
+
+            _check(case, f"{of_case}.{setting}", total, case.floats(f"{of_case}.logits"))
+    case.check_all_read()
+
+
+@replay.parametrize("M_fedvls")
+def test_fedvls(name, dtype):
+    case = replay.Case(name, dtype)
+    method = methods.FedVLS(suppression=case.config["suppression_factor_included"])
+    for of_case in case.config["cases"]:
+
+        def distillation(logits, of_case=of_case):
+            step = _step(case, of_case, logits)
+            return method.term(step).measurements["divergence"]
+
+        def suppression(logits, of_case=of_case):
+            measured = method.term(_step(case, of_case, logits)).measurements
+            return method.suppression * measured["suppression"]
+
+        logits = case.floats(f"{of_case}.logits")
+        prior = _calibrated(case, method, of_case)
+        _check(case, f"{of_case}.prior_ce", prior, logits)
+        _check(case, f"{of_case}.suppression", suppression, logits)
+        _check(case, f"{of_case}.distillation", distillation, logits)
+    case.check_all_read()
+
+
+@replay.parametrize("M_fedrcl")
+def test_fedrcl(name, dtype):
+    case = replay.Case(name, dtype)
+    for of_case, settings in case.config["cases"].items():
+        labels = _labels(case, f"{of_case}.labels")
+        for setting, config in settings.items():
+            method = methods.FedRCL(
+                temperature=config["temperature"],
+                negatives=config["hardest_negatives"],
+                threshold=config["threshold"],
+            )
+            for what, ours in (("scl", "contrast"), ("penalty", "penalty")):
+
+                def part(features, method=method, labels=labels, ours=ours):
+                    if features.shape.rank == 4:
+                        features = tf.transpose(features, [0, 2, 3, 1])
+                    outputs = models.Outputs(
+                        [features, None], None, None, (), [features]
+                    )
+                    step = methods.Step(None, outputs, labels=labels)
+                    return method.term(step).measurements[ours]
+
+                features = case.floats(f"{of_case}.features")
+                _check(case, f"{of_case}.{setting}.{what}", part, features)
+    case.check_all_read()
 
 
 def _replay_client(

@@ -15,14 +15,16 @@ pytestmark = pytest.mark.usefixtures("in_process")
 # As many together as go together.
 NEUTRAL = [
     (
+        methods.ASD(strength=0.0),
         methods.FedUV(strength=0.0),
+        methods.FedRCL(strength=0.0),
         methods.FedLC(strength=0.0),
         methods.FedLESAM(radius=0.0),
         methods.FedCM(share=1.0),
         methods.FedACG(strength=0.0, momentum=0.0),
     ),
     (methods.FedRS(factor=1.0), methods.MoFedSAM(share=1.0, radius=0.0)),
-    (methods.FedSOL(radius=0.0),),
+    (methods.FedVLS(strength=0.0, prior=False), methods.FedSOL(radius=0.0)),
     (methods.FedSAM(radius=0.0),),
 ]
 

@@ -90,6 +90,7 @@ def _term(model, term, batch, global_weights, outputs=None):
             outputs=outputs,
             features=batch["x"],
             labels=batch["y"],
+            class_counts=tf.math.bincount(batch["y"], minlength=3),
             task_loss=model.loss_fn(batch["y"], outputs.logits),
             weights=model.trainable_variables,
             start=global_weights,

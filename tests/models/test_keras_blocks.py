@@ -37,6 +37,11 @@ def test_computes_what_the_layers_compute(training):
     outputs = network(_images(), settings)
     assert [a.shape[-1] for a in outputs.activations] == [4, 6, 8]
     assert outputs.activations[1].shape == [2, 6, 6, 6]  # Before pooling.
+    # Before the ReLU that a block ends in, with pooling or without.
+    for before, after in zip(outputs.preactivations, outputs.activations):
+        assert np.min(before) < 0
+        np.testing.assert_array_equal(np.maximum(before, 0), after)
+    assert len(outputs.preactivations) == 2
     assert outputs.embedding.shape == [2, 8]
     x = _images()
     for layer in _flat(blocks):

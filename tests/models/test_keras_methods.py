@@ -24,6 +24,7 @@ _HEAD = {
     **dict.fromkeys(("freeze", "fedetf"), "no linear layer"),
     "fedmlb": "shows one block",
     "fitnet": "shows no blocks",
+    "fedrcl": "shows no blocks",
 }
 # By network: what is refused, and the words that say why. The table is in the docs.
 REFUSED = {
@@ -45,6 +46,7 @@ REFUSED = {
             (
                 *("moon", "feddecorr", "feduv", "univarfl", "fedetf", "fitnet", "man"),
                 *("mixup", "kd", "fedntd", "fedgkd", "fedlc", "fedrs", "fedsol"),
+                *("asd", "fedvls", "fedrcl"),
             ),
             "needs a classifier",
         ),

@@ -76,6 +76,8 @@ def test_every_method_names_the_source_of_its_settings():
         "fedsol": "FedSOL",
         "fednova": "FedNova",
         "fedacg": "FedACG",
+        "fedrcl": "FedRCL",
+        "fedvls": "FedVLS",
     }
 
 
@@ -96,6 +98,9 @@ def test_defaults_by_hand_where_there_is_no_table():
     ]
     assert of("fedsol", "learning_rate_decay", "client_momentum") == [0.99, 0.9]
     assert of("fednova", "client_learning_rate") == [0.02]
+    assert of("fedvls", *rates) == ["constant", 0.01, 0.9]
+    assert of("fedvls", "batch_size", "client_weight_decay") == [64, 0.0]
+    assert of("fedrcl", "client_weighting", "learning_rate_decay") == ["uniform", 0.998]
     # As the paper has it for FedAdam, also for those of its kind.
     for name in ("fedadam", "fedyogi", "fedadagrad"):
         assert of(name, "client_learning_rate") == [0.01]

@@ -41,7 +41,7 @@ def test_methods_of_the_server_step_declare_it():
 
 
 def test_alternatives_do_the_same():
-    assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf"}
+    assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf", "fedvls"}
     assert DOING[method.FEATURES] == {"univarfl", "feduv"}
     assert DOING[method.CLASSIFIER] == {"freeze", "fedetf"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}

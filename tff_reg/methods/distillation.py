@@ -18,11 +18,18 @@ def divergence(
     Returns:
       A scalar; 0 for an empty batch.
     """
+    each = divergences(target_logits, logits, temperature)
+    count = tf.cast(tf.size(each), each.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(each), count)
+
+
+def divergences(
+    target_logits: tf.Tensor, logits: tf.Tensor, temperature: float = 1.0
+) -> tf.Tensor:
+    """Computes the divergences [batch] whose mean is `divergence`."""
     target = tf.nn.log_softmax(target_logits / temperature)
     difference = target - tf.nn.log_softmax(logits / temperature)
-    divergences = tf.reduce_sum(tf.exp(target) * difference, axis=-1)
-    count = tf.cast(tf.size(divergences), divergences.dtype)
-    return tf.math.divide_no_nan(tf.reduce_sum(divergences), count)
+    return tf.reduce_sum(tf.exp(target) * difference, axis=-1)
 
 
 def without_true_class(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -136,6 +136,23 @@ FEDSOL = Settings(
         "learning_rate_decay": 0.99,
     },
 )
+# The FedMLB group's; the plain mean, as in the code.
+FEDRCL = Settings(
+    "FedRCL's code (the optimiser) and the FedMLB paper (the rest)",
+    {**FEDMLB, "client_weighting": "uniform"},
+)
+FEDVLS = Settings(
+    "FedVLS's code (the optimiser) and MAN's paper (the rest)",
+    {
+        **_HUNDRED_CLIENTS,
+        "local_epochs": 10,
+        "batch_size": 64,
+        "client_learning_rate": 0.01,
+        "learning_rate_schedule": "constant",
+        "client_momentum": 0.9,
+        "client_weight_decay": 0.0,
+    },
+)
 FEDETF = Settings(
     "FedETF's code, and MAN's paper for the split",
     {

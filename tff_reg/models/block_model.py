@@ -264,13 +264,19 @@ class BlockModel:
           The `Outputs` of the blocks that were run.
         """
         forward = self._settings_of(forward)
-        activations: list[tf.Tensor] = []
+        kept: list[tuple[tf.Tensor, tf.Tensor]] = []
         if forward.record_activations:
-            forward = dataclasses.replace(forward, keep=activations.append)
-        block_outputs = []
+            forward = dataclasses.replace(forward, keep=kept.append)
+        block_outputs, preactivations = [], []
         for index in range(first_block, len(self.blocks) - 1):
+            before = len(kept)
             x = self.run_block(index, x, forward)
             block_outputs.append(x)
+            if forward.record_activations:
+                given = kept[-1][1] if len(kept) > before else x
+                # A unit that ends without a non-linearity has other channels inside.
+                ends_so = given.shape[-1] == x.shape[-1]
+                preactivations.append(given if ends_so else x)
         classifier = self.blocks[-1]
         embedding = classifier.embed(x, forward)
         logits = classifier.classify(embedding, forward)
@@ -278,7 +284,8 @@ class BlockModel:
             block_outputs=[*block_outputs, logits],
             embedding=embedding,
             logits=logits,
-            activations=tuple(activations),
+            activations=tuple(activation for activation, _ in kept),
+            preactivations=preactivations,
         )
 
     @tf.autograph.experimental.do_not_convert

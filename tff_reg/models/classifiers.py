@@ -68,10 +68,10 @@ class Projector(layers.ForwardLayer):
         x = self.dense1(x, forward)
         if self.norm is not None:
             x = self.norm(x, forward)
-        x = self.dense2(forward.record(tf.nn.relu(x)), forward)
+        x = self.dense2(forward.activate(x), forward)
         if self.norm2 is None:
             return x
-        return forward.record(tf.nn.relu(self.norm2(x, forward)))
+        return forward.activate(self.norm2(x, forward))
 
 
 def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projector]:

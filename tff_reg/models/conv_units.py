@@ -55,7 +55,7 @@ class ConvUnit(block_model.Block):
         if self.norm is not None:
             x = self.norm(x, forward)
         if self._activation is not None:
-            x = forward.record(self._activation(x))
+            x = forward.activate(x, self._activation)
         return x if self._pool is None else self._pool(x)
 
 
@@ -144,7 +144,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
             )
         x = tf.reshape(x, shape=[-1, features])
         for layer in self.hidden:
-            x = forward.record(tf.nn.relu(layer(x, forward)))
+            x = forward.activate(layer(x, forward))
         return x
 
 

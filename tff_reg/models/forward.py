@@ -38,7 +38,8 @@ class ForwardPass:
         residual branch before its shortcut is added (stochastic depth: 0 or 1 in
         training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      keep: Called with each recorded output; the network that runs the pass sets it.
+      keep: Called with each recorded (output, input) pair of a non-linearity; the
+        network that runs the pass sets it.
       key: int64 [2], the key of the layers' random draws; None draws differently in
         each pass.
       keep_loss: Called with each scalar loss that the network itself adds (Keras's
@@ -50,14 +51,15 @@ class ForwardPass:
     update_statistics: bool = True
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
-    keep: Optional[Callable[[tf.Tensor], None]] = None
+    keep: Optional[Callable[[tuple[tf.Tensor, tf.Tensor]], None]] = None
     key: Optional[tf.Tensor] = None
     keep_loss: Optional[Callable[[tf.Tensor], None]] = None
 
-    def record(self, activation):
-        """Keeps `activation` if this pass records them; returns it unchanged."""
+    def activate(self, x, function: Optional[Callable] = None):
+        """Applies a non-linearity, by default ReLU; a recording pass keeps it."""
+        activation = (function or tf.nn.relu)(x)
         if self.keep is not None:
-            self.keep(activation)
+            self.keep((activation, x))
         return activation
 
     @property
@@ -88,6 +90,9 @@ class Outputs:
       activations: The outputs of the non-linearities (before any pooling that
         follows them), if the pass recorded them; the logits are never among
         them.
+      preactivations: For each block but the last the input of the non-linearity that
+        it ends in (pooling may follow), or its output if it ends in none; empty if the
+        pass did not record activations.
       gives_probabilities: As in `BlockModel`.
     """
 
@@ -95,6 +100,7 @@ class Outputs:
     embedding: tf.Tensor
     logits: tf.Tensor
     activations: Sequence[tf.Tensor]
+    preactivations: Sequence[tf.Tensor] = ()
     gives_probabilities: bool = False
 
     @property

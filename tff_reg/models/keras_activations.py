@@ -22,7 +22,7 @@ class Activations(Sequence[Any]):
         graph = _graph_of(tf.nest.flatten(call.output)[0])
         found: dict[Any, list[Any]] = {}
         hidden: dict[int, str] = {}
-        for number, (inside, output, position) in enumerate(call.activations):
+        for number, (inside, output, position, _) in enumerate(call.activations):
             is_in_cell = any(map(keras_calls.is_recurrent, inside[:-1]))
             is_last = is_whole and output is call.output
             if position > most or head in inside or is_in_cell or is_last:
@@ -53,6 +53,31 @@ class Activations(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(self._all())
+
+
+def before(call: keras_calls.Call, output: Any) -> Any:
+    """Returns the input of the non-linearity that a block's output comes from.
+
+    Layers without weights, such as pooling, may follow it. Returns `output` itself if a
+    layer with weights or with several inputs follows, or no non-linearity is known.
+    """
+    ended = [n for n, each in enumerate(call.layer_calls) if each.output is output]
+    for activation in reversed(call.activations):
+        if not ended or activation.position > ended[0]:
+            continue
+        following = call.layer_calls[activation.position : ended[0] + 1]
+        given, around = activation.given, activation.inside
+        is_last = all(
+            any(each.layer is layer for layer in around)
+            or (not each.layer.weights and sum(map(tf.is_tensor, each.inputs)) == 1)
+            for each in following
+        )
+        is_known = tf.is_tensor(given) and _graph_of(given) is _graph_of(output)
+        is_once = not any(map(keras_calls.is_repeated, around))
+        if is_last and is_known and is_once and not _is_in_loop(given):
+            return given
+        break
+    return output
 
 
 def _graph_of(tensor: Any) -> Any:

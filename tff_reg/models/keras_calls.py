@@ -45,11 +45,13 @@ class Activation(NamedTuple):
       inside: The layers whose calls compute it, the outermost first.
       output: The output.
       position: The number of layers' calls that had ended before.
+      given: The input; None for a recurrent layer.
     """
 
     inside: Sequence[Any]
     output: tf.Tensor
     position: int
+    given: Optional[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,10 +336,11 @@ def _recorded(
     running: list[Any] = []
     non_linear = _non_linear_layers(layers)
 
-    def keep(layer: Any, output: Any) -> None:
+    def keep(layer: Any, output: Any, given: Any) -> None:
         # A recurrent layer may return its states, too.
         output = tf.nest.flatten(output)[0]
-        activations.append(Activation((*running, layer), output, len(calls)))
+        given = None if is_recurrent(layer) else given
+        activations.append(Activation((*running, layer), output, len(calls), given))
 
     def recording(layer: Any, function: Callable[..., Any]):
         is_non_linear = any(layer is each for each in non_linear)
@@ -349,9 +352,9 @@ def _recorded(
                 output = function(*args, **kwargs)
             finally:
                 running.pop()
-            if is_non_linear:
-                keep(layer, output)
             inputs = tf.nest.flatten([args, kwargs])
+            if is_non_linear:
+                keep(layer, output, inputs[0])
             calls.append(LayerCall(layer, inputs, output))
             return output
 
@@ -361,7 +364,9 @@ def _recorded(
         @functools.wraps(function)
         def activate(*args: Any, **kwargs: Any):
             output = function(*args, **kwargs)
-            activations.append(Activation((*running, *inside), output, len(calls)))
+            given = tf.nest.flatten([args, kwargs])[0]
+            layers = (*running, *inside)
+            activations.append(Activation(layers, output, len(calls), given))
             return output
 
         return activate

@@ -105,11 +105,13 @@ class WholeOutputs:
         logits: Any,
         activations: Sequence[tf.Tensor],
         block_outputs: Sequence[tf.Tensor],
+        preactivations: Sequence[tf.Tensor],
     ):
         self.predictions = predictions
         self.logits = logits
         self.activations = activations
         self._block_outputs = block_outputs
+        self._preactivations = preactivations
 
     @property
     def embedding(self):
@@ -122,6 +124,11 @@ class WholeOutputs:
         if len(self._block_outputs) < 2:
             raise MissingCapabilityError(_WHOLE.format(what="no blocks"))
         return self._block_outputs
+
+    @property
+    def preactivations(self):
+        """As in `Outputs`; raises as `block_outputs` does."""
+        return self._preactivations if self.block_outputs else ()
 
 
 class KerasDense(layers.ForwardLayer):
@@ -331,21 +338,25 @@ class KerasNetwork(block_model.BlockModel):
         self.check_supports(forward)
         plan = self._plan
         call = self._call(plan.model, _cast(x, plan.input_spec), forward)
+        ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
+        if plan.head is not None:
+            ended = ended or [keras_calls.input_of(plan.head, call)]
         recorded: Sequence[Any] = ()
+        before: Sequence[Any] = ()
         if forward.record_activations:
             recorded = keras_activations.Activations(call, plan.head, is_whole=True)
-        ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
+            before = [keras_activations.before(call, output) for output in ended]
         if plan.head is None:
             logits = _log(call.output) if plan.gives_probabilities else call.output
-            return WholeOutputs(call.output, logits, recorded, [*ended, logits])
+            return WholeOutputs(call.output, logits, recorded, [*ended, logits], before)
         embedding = keras_calls.input_of(plan.head, call)
-        ended = ended or [embedding]
         logits = self.blocks[-1].classify(embedding, forward)
         return forward_lib.Outputs(
             block_outputs=[*ended, logits],
             embedding=embedding,
             logits=logits,
             activations=recorded,
+            preactivations=before,
             gives_probabilities=plan.gives_probabilities,
         )
 
@@ -356,7 +367,7 @@ class KerasNetwork(block_model.BlockModel):
         call = self._call(model, x, forward)
         if forward.keep is not None:
             for activation in keras_activations.Activations(call, self._plan.head):
-                forward.record(activation)
+                forward.keep((activation, call.output))
         if model is self._plan.model and self._plan.head is not None:
             return keras_calls.input_of(self._plan.head, call)
         return call.output

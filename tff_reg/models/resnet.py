@@ -85,7 +85,7 @@ class Residual(layers.ForwardLayer):
     def call(self, x, forward: ForwardPass):
         def branch(y=x):
             for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
-                y = forward.record(tf.nn.relu(norm(conv(y, forward), forward)))
+                y = forward.activate(norm(conv(y, forward), forward))
             return self.norms[-1](self.convs[-1](y, forward), forward)
 
         shortcut = x
@@ -93,7 +93,7 @@ class Residual(layers.ForwardLayer):
         if conv is not None and norm is not None:
             shortcut = norm(conv(x, forward), forward)
         total = layers.residual_sum(forward, self._branch_index, shortcut, branch)
-        return forward.record(tf.nn.relu(total))
+        return forward.activate(total)
 
 
 def _basic(planes, stride):

@@ -71,7 +71,7 @@ class ShuffleUnit(layers.ForwardLayer):
             total = tf.concat([pooled, branch()], axis=-1)
         else:
             total = layers.residual_sum(forward, self._branch_index, x, branch)
-        return forward.record(tf.nn.relu(total))
+        return forward.activate(total)
 
 
 def shufflenet(

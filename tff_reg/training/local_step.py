@@ -188,7 +188,8 @@ class LocalStep:
             key=part_keys[method.name],
         )
         if self.has_network and method.name not in self._needs.activations:
-            outputs = hooks_lib.guarded(step.outputs, ("activations",))
+            unseen = ("activations", "preactivations")
+            outputs = hooks_lib.guarded(step.outputs, unseen)
             own = dataclasses.replace(own, outputs=outputs)
         return self._hooks.observe(method, own)
 

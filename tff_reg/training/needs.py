@@ -22,7 +22,7 @@ class Needs:
       class_counts: Whether a hook reads a client's number of examples per class.
       gradient_sum: Whether a hook reads the sum of a client's gradients.
       keys: Names of the methods that draw random numbers.
-      activations: Names of the methods whose term reads activations.
+      activations: Names of the methods whose term reads activations or their inputs.
       references: Names of the reference models that terms read, sorted.
       measurements: For each method's name, the names of its measurements.
     """

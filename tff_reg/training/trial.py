@@ -265,7 +265,7 @@ def _needs_of(
         class_counts=bool(reading("class_counts") | doing("change_logits")),
         gradient_sum=bool(reading("taken") | reading("scaled_gradient_sum")),
         keys=frozenset(reading("key") | doing("change_batch", "change_pass")),
-        activations=frozenset(reading("activations")),
+        activations=frozenset(reading("activations") | reading("preactivations")),
         references=tuple(sorted(hooks.references)),
         measurements={name: tuple(own) for name, own in hooks.measured.items()},
     )
