@@ -141,15 +141,16 @@ def parts(
     Returns:
       Two scalars: the contrastive part and the penalty.
     """
-    same = labels[:, tf.newaxis] == labels
-    others = tf.logical_and(same, tf.logical_not(tf.eye(len(labels), dtype=tf.bool)))
+    numbers = tf.range(tf.shape(labels)[0])
+    same = tf.equal(labels[:, tf.newaxis], labels)
+    other = tf.logical_and(same, tf.not_equal(numbers[:, tf.newaxis], numbers))
     # Cosines are at most 1, so that 2 is no example's.
     positive = tf.reduce_min(tf.where(same, cosines, 2.0), -1)
-    count = tf.minimum(negatives, tf.shape(labels)[0])
-    nearest = tf.math.top_k(tf.where(same, -math.inf, cosines), count).values
+    of_others = tf.where(tf.logical_not(same), cosines, -math.inf)
+    nearest = tf.math.top_k(of_others, tf.minimum(negatives, tf.size(labels))).values
     contrast = _against(positive, nearest, temperature)
-    least = tf.reduce_min(tf.where(others, cosines, 2.0), -1)
-    is_near = tf.logical_and(least >= threshold, tf.reduce_any(others, -1))
+    least = tf.reduce_min(tf.where(other, cosines, 2.0), -1)
+    is_near = tf.logical_and(least >= threshold, tf.reduce_any(other, -1))
     least = tf.where(is_near, least, -1.0)[..., tf.newaxis]
     penalty = _against(tf.linalg.diag_part(cosines), least, temperature)
     return contrast, penalty
@@ -157,7 +158,7 @@ def parts(
 
 def _cosines(features: tf.Tensor) -> tf.Tensor:
     """Computes the cosines [batch, batch] between features [batch, ..., channels]."""
-    pooled = tf.reduce_mean(features, range(1, features.shape.rank - 1))
+    pooled = tf.reduce_mean(features, [*range(1, features.shape.rank - 1)])
     # The epsilon of PyTorch's normalize, squared.
     unit = tf.math.l2_normalize(pooled, axis=-1, epsilon=1e-24)
     return tf.linalg.matmul(unit, unit, transpose_b=True)
