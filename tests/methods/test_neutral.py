@@ -17,7 +17,6 @@ NEUTRAL = [
     (
         methods.ASD(strength=0.0),
         methods.FedUV(strength=0.0),
-        methods.FedRCL(strength=0.0),
         methods.FedLC(strength=0.0),
         methods.FedLESAM(radius=0.0),
         methods.FedCM(share=1.0),

@@ -15,7 +15,11 @@ from tff_reg.methods import catalogue, method
 from tff_reg.models import forward
 
 _IN_A_STEP = ("term", "change_batch", "change_pass", "change_logits", "gradient")
-ALL = [cls() for cls in catalogue.methods().values()]
+# FedVLS without its prior, which is no term.
+ALL = [
+    cls(prior=False) if cls.name == "fedvls" else cls()
+    for cls in catalogue.methods().values()
+]
 IN_A_STEP = [m for m in ALL if any(method.overrides(m, what) for what in _IN_A_STEP)]
 WITH_TERM = [m for m in ALL if method.overrides(m, "term")]
 # FedAlign rescaled to the cross-entropy has a gradient that is not its value's; the
@@ -209,7 +213,7 @@ def test_strength_zero_leaves_the_gradient_but_is_measured(term):
     gradients, _, measurements = _gradient(model, zero, batch, global_weights)
     for expected, gradient in zip(plain, gradients):
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
-    assert measurements[f"{term.name}/term"] > 0
+    assert measurements[f"{term.name}/term"] != 0
     assert measurements[f"{term.name}/share"] == 0
 
 

@@ -75,7 +75,8 @@ class FedRCL(method.Method):
     )
     threshold: float = settings.setting(
         0.7,
-        help="Least cosine of examples of a class that are pushed apart, at most 1.",
+        help="Least cosine of examples of a class that are pushed apart, from 0 to 1.",
+        minimum=0,
         maximum=1,
     )
     negatives: int = settings.setting(
@@ -164,9 +165,7 @@ def _cosines(features: tf.Tensor) -> tf.Tensor:
     return tf.linalg.matmul(unit, unit, transpose_b=True)
 
 
-def _against(
-    positive: tf.Tensor, negative: tf.Tensor, temperature: float
-) -> tf.Tensor:
+def _against(positive: tf.Tensor, negative: tf.Tensor, temperature: float) -> tf.Tensor:
     """Computes the mean of -log(e^p / (e^p + sum_k e^q_k)), p and q over tau."""
     logits = tf.concat([positive[..., tf.newaxis], negative], -1) / temperature
     return -tf.reduce_mean(tf.nn.log_softmax(logits)[..., 0])

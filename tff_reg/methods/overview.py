@@ -25,19 +25,24 @@ def by_role() -> dict[str, list[str]]:
 
 
 def alternatives() -> list[dict[str, str]]:
-    """Returns, for each exclusive role, its methods: Markdown cells by column."""
+    """Returns, for each exclusive role, its methods: Markdown cells by column.
+
+    Methods joined by a plus can be combined.
+    """
     known = ours()
     having = {
-        what: [name for name in known if what in checks.exclusive_of(known[name])]
+        what: [
+            f"`{name}`" for name in known if what in checks.exclusive_of(known[name])
+        ]
         for what in words.EXCLUSIVE
     }
-    one_label = [name for name in known if method_lib.ONE_LABEL in known[name].needs]
+    one_label = [n for n in known if method_lib.ONE_LABEL in known[n].needs]
     having["mix the classes of examples, or need one class per example"] = [
         *having[words.EXAMPLES],
-        *one_label,
+        " + ".join(f"`{name}`" for name in one_label),
     ]
     return [
-        {"what": what, "one of": ", ".join(f"`{name}`" for name in names)}
+        {"what": what, "one of": ", ".join(names)}
         for what, names in having.items()
         if names[1:]
     ]

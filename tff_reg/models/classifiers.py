@@ -23,8 +23,6 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional
 
-import tensorflow as tf
-
 from tff_reg.models import block_model, layers, norms
 
 ForwardPass = layers.ForwardPass

@@ -30,8 +30,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from tff_reg.models import block_model, conv_units, layers, norms, pooling
 
 ForwardPass = layers.ForwardPass
