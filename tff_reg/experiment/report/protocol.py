@@ -104,7 +104,13 @@ def of(
     common, differences = {}, {}
     for name in (*_SETTINGS, *_RECORDED):
         values = {g: config[name] for g, config in firsts.items() if name in config}
-        free = {g: value for g, value in values.items() if name not in owned[g]}
+        free = {
+            group: value
+            for group, value in values.items()
+            if name not in owned[group]
+            and name
+            not in catalogue.REFERENCES.get(firsts[group].get("process", ""), ())
+        }
         distinct = {as_text(v): v for v in (free or values).values()}
         if len(distinct) == 1:
             (common[name],) = distinct.values()
