@@ -100,7 +100,7 @@ def test_a_table_has_the_differences_to_the_baseline(tmp_path):
     ]
     words = text_of(tmp_path / "o")
     assert "Differences to fedavg: mean over the common seeds, with its 95 %" in words
-    assert "over 3 seeds is at least 0.25, adjusted by Holm for 2 methods" in words
+    assert "over 3 seeds is at least 0.25, adjusted by Holm (methods: 2)" in words
     assert "$-$2.00 [$-$4.48, 0.48] & 0.5" in (tmp_path / "o/table.tex").read_text()
     of_csv = {row["process"]: row for row in read_csv(tmp_path / "o" / "table.csv")}
     man = {k: float(v) for k, v in of_csv["man"].items() if k.startswith("difference")}

@@ -160,5 +160,5 @@ def in_words(found: Mapping[str, Difference], baseline: str) -> str:
         f"Differences to {baseline}: mean over the common seeds, with its 95 % interval"
         " by the paired t (none where all seeds differ by the same); none without"
         f" {few}. p: exact two-sided sign-flip test, which over {fewest:.0f} seeds is"
-        f" at least {2 / 2**fewest:.2g}, adjusted by Holm for {len(found)} methods."
+        f" at least {2 / 2**fewest:.2g}, adjusted by Holm (methods: {len(found)})."
     )

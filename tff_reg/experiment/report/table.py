@@ -249,7 +249,8 @@ class Table(printed.Printed):
         columns = self.columns or _usual(self.rows())
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [self._caption(columns, has_bold), *([CAPTION] if self.tuned else [])]
-        lines = [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
+        fill = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False)
+        lines = [*map(fill, [*texts, *self.notes()])]
         return [*lines, "", *self.protocol.lines()]
 
     def cells(self) -> dict[str, Sequence[str]]:
