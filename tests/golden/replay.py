@@ -1,10 +1,10 @@
 """What the replays of the golden cases share: files, weights, images, tolerances.
 
 The cases and their formulae are described in cases/README.md and, those of the later
-methods, in cases/README_later.md. Settings, networks and shapes come from the files;
-every file of a letter that is in the folder is replayed. The folder is
-`TFF_REG_GOLDEN`, or the copy beside this file. What a test does not know of a file is
-reported by name: see `not_compared`.
+methods, in cases/README_later.md and cases/README_newest.md. Settings, networks and
+shapes come from the files; every file of a letter that is in the folder is replayed.
+The folder is `TFF_REG_GOLDEN`, or the copy beside this file. What a test does not know
+of a file is reported by name: see `not_compared`.
 """
 
 from __future__ import annotations
