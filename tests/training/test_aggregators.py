@@ -251,21 +251,28 @@ def test_exact_sums_refuse_aggregators_that_change_them(name, kind, changes):
         _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
 
 
-def test_unknown_properties_of_an_aggregator_are_logged(monkeypatch):
+def test_properties_of_aggregators_are_known_declared_or_missed(monkeypatch):
     said = []
     monkeypatch.setattr(aggregation.logging, "warning", said.append)
+    parts = [[tff.TensorType(np.float32, [2])]] * 2
+    update_type = tff.types.to_type(tff.learning.models.ModelWeights(*parts))
+    build = functools.partial(
+        aggregation.build_update_aggregator,
+        update_type=update_type,
+        has_statistics=True,
+    )
     unknown = tff.learning.robust_aggregator()
-    training.build("fedavg", _model_fn, model_aggregator=unknown)
+    build(unknown)
     assert "unknown whether this aggregator adds noise" in said.pop()
-    assert not aggregators.keeps_sums(unknown)
-    assert aggregators.keeps_sums(None)
+    with pytest.raises(ValueError, match="fednova needs exact sums"):
+        build(unknown, needing_exact=["fednova"])
     declared = aggregators.declare(unknown, adds_noise=False, keeps_sums=True)
-    training.build("fednova", _model_fn, model_aggregator=declared)
+    only_adds = aggregators.build_model_aggregator(
+        "robust", clients_per_round=2, **EXACT["robust"][0]
+    )
+    for exact in (None, declared, only_adds):
+        build(exact, needing_exact=["fednova"])
     assert not said
-
-
-def test_exact_sums_take_aggregators_that_only_add():
-    assert _build("fednova", "robust", **EXACT["robust"][0])
 
 
 def test_private_sums_clip_each_client_and_divide_by_the_cohort():

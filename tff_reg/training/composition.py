@@ -178,6 +178,14 @@ def _compose(
 ) -> Process:
     """Composes the process of a described model and its methods."""
     training, weights_type = description.training, description.weights_type
+    # It refuses what does not fit before the clients' work is traced, for seconds.
+    exact = method_lib.EXACT_UPLOADS
+    aggregator = aggregation.build_update_aggregator(
+        model_aggregator,
+        description.update_type,
+        has_statistics=description.has_statistics,
+        needing_exact=[m.name for m in training.methods if exact in m.needs],
+    )
     memories = memory_lib.build_memories(training.methods, weights_type)
     client_work = build_work(description, memories)
     finalizer = finalizer_lib.build_finalizer(
@@ -195,13 +203,6 @@ def _compose(
             description,
             uploads_type,
         )
-    exact = method_lib.EXACT_UPLOADS
-    aggregator = aggregation.build_update_aggregator(
-        model_aggregator,
-        description.update_type,
-        has_statistics=description.has_statistics,
-        needing_exact=[m.name for m in training.methods if exact in m.needs],
-    )
     if measures_drift:
         groups = update_drift.groups_of(description.model_fn())
         aggregator = update_drift.measured(aggregator, description.update_type, groups)
