@@ -195,6 +195,7 @@ def test_two_rounds_of_a_method_that_looks_inside_are_its_formula(keras, name):
         pytest.param(False, False, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize("keras", keras_zoo.ONE_A_DAY, indirect=True)
 def test_a_language_model_trains_as_keras_fits_it(keras, is_masked, is_softmax):
     """Three batches: the mean over the tokens, of which a mask leaves some out."""
     L = keras.layers
