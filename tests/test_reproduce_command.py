@@ -26,6 +26,7 @@ NUMBERED = {
     "univarfl": ([1, 2], [1]),
     "fl_simulator": ([1], []),
     "asd": ([2], []),
+    "fedrcl": ([1], []),
     "fedexp": ([1], []),
 }
 

@@ -39,6 +39,7 @@ _QUANTITIES: Mapping[str, Any] = {
     },
     "asd/table2": ("accuracy",),
     "fedexp/table1": ("accuracy",),
+    "fedrcl/table1": ("accuracy",),
 }
 
 

@@ -178,6 +178,8 @@ def test_the_newest_recipes_have_the_numbers_of_public_code():
     _has("fl_simulator/*/fedspeed*", fedspeed_radius=0.1, fedspeed_ascent="clean")
     _has("fl_simulator/*/feddyn*", feddyn_strength=0.1, learning_rate_decay=0.9995)
     _has("asd/*", total_rounds=500, client_weight_decay=1e-3, max_gradient_norm=10.0)
+    _has("asd/*+asd*", asd_strength=20.0, asd_uniform=False)
+    _has("fedrcl/*", clients_per_round=5, client_weighting="uniform")
     _has("fedexp/*", client_learning_rate=0.01, client_weight_decay=1e-4)
     # Seconds are those of a run of the table.
     canonical = artifacts.canonical("fl_simulator/table1/fedcm-time-round")
