@@ -5,6 +5,12 @@ from __future__ import annotations
 import sys
 
 import torch
+
+# torchvision, which fluke imports and rounds do not use, cannot load its operators
+# beside PyTorch's CPU build, and looks for this one.
+_library = torch.library.Library("torchvision", "FRAGMENT")
+_library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
 from fluke.client import Client
 from fluke.config import OptimizerConfigurator
 from fluke.data import FastDataLoader

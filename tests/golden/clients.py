@@ -103,12 +103,22 @@ class Client:
         hparams = training.optimizer.get_hparams(training.optimizer.initialize(spec))
         self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
 
-    def begin(self, received, data, *, rate_factor=1.0, client=None, server=None):
+    def begin(
+        self,
+        received,
+        data,
+        *,
+        round_num=1,
+        rate_factor=1.0,
+        client=None,
+        server=None,
+    ):
         """Begins a round; returns the weights with which the client begins."""
         weights = mlp.unflatten(received, *self._network)
         model = tff.learning.models.ModelWeights(weights, [])
         self._visit, progress = self._round.begin(
             self._hparams,
+            tf.constant(round_num),
             rate_factor,
             {local_round.MODEL: model},
             data,

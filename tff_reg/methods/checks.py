@@ -16,6 +16,8 @@ _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 def exclusive_of(method: Any) -> set[str]:
     """Returns the exclusive roles of a method or a method class."""
     derived = {role for hook, role in words.BY_HOOK.items() if overrides(method, hook)}
+    if method.adds_to_model:
+        derived.discard(words.SERVER)
     return {*method.exclusive, *derived}
 
 
@@ -38,8 +40,14 @@ def check_combination(methods: Sequence[Any]) -> None:
             raise IncompatibleMethodsError(
                 f"{' and '.join(having)} both {role}: leave one of them out."
             )
+    weighing = [m.name for m in methods if words.WEIGHTS in exclusive_of(m)]
     mixing = [m.name for m in methods if words.EXAMPLES in exclusive_of(m)]
     for method in methods:
+        if weighing and words.UNIFORM_WEIGHTING in method.needs:
+            raise IncompatibleMethodsError(
+                f"{method.name} needs the plain mean of the clients' models, and"
+                f" {weighing[0]} weighs them: leave one of them out."
+            )
         if mixing and words.ONE_LABEL in method.needs:
             raise IncompatibleMethodsError(
                 f"{method.name} needs one true class per example, and {mixing[0]} gives"

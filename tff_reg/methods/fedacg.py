@@ -41,7 +41,6 @@ class FedACG(method.Method):
         "Skewed classes, as clients keep no state.",
     )
     paper_settings = papers.FEDACG
-    required_settings = {"client_weighting": "uniform"}
     needs = (method.UNIFORM_WEIGHTING,)
     server_memory = {"momentum": memories.zeros}
     server_step = "plain mean of the clients, which receive fedacg's look-ahead"

@@ -45,7 +45,7 @@ class FedDC(method.Method):
         cards.NUMPY,
     )
     paper_settings = papers.MAN
-    required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
+    required_settings = {"averages_all_clients": True}
     exclusive = (method.DRIFT,)
     needs = (method.UNIFORM_WEIGHTING,)
     server_step = (

@@ -44,7 +44,7 @@ class FedDyn(method.Method):
     )
     paper_settings = papers.MAN
     # FedDyn's, FedDC's and FedSpeed's papers report the mean of all clients.
-    required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
+    required_settings = {"averages_all_clients": True}
     exclusive = (method.DRIFT,)
     client_memory = {"h": memories.zeros}
     server_memory = {"h": memories.zeros}

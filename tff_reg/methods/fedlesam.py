@@ -79,7 +79,7 @@ class FedLESAM(method.Method):
     def client_memory(self) -> method.Declarations:  # pyright: ignore
         if not self._is_local:
             return {}
-        return {"received": memories.zeros, "visits": _none_yet}
+        return {"received": memories.zeros, "visits": memories.count}
 
     @property
     def server_memory(self) -> method.Declarations:  # pyright: ignore
@@ -97,7 +97,7 @@ class FedLESAM(method.Method):
             return tuple(factor * b for b in back)
         update = local.server_memory["update"]
         if self.direction == "published":
-            update = _first_numbers(update)
+            update = first_numbers(update)
         norm = tf.add_n([tf.norm(u) for u in update]) + _NORM_EPSILON
         factor = -self.radius / norm
         return tuple(
@@ -119,13 +119,7 @@ class FedLESAM(method.Method):
         return {} if self._is_local else {"update": server.mean_delta}
 
 
-def _none_yet(weights: Sequence[Any]) -> tf.Tensor:
-    """Returns how often a new client took part."""
-    del weights
-    return tf.constant(0)
-
-
-def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:
+def first_numbers(tensors: Sequence[Any]) -> method.Tensors:
     """Returns the first len(tensors) numbers, flattened in PyTorch's order."""
     flat: list[Any] = []
     for tensor in tensors:

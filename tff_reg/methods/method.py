@@ -13,11 +13,14 @@ needs and leaves the others. In the order of a round:
              (clipping)
              keep               the state after this step, from the clipped gradient
              correct_clipped    changes the clipped gradient
+             scale_rate         a factor on the step's learning rate
              (weight decay, momentum and the client optimiser's step)
     client   finish             new memories, uploads, the scale of the update
+             weigh              the client's weight, once the cohort's sums are known
     server   (aggregation, the server optimiser's step)
              update_memory      the server's new memories
              next_model         the new model's weights
+             evaluated          the weights that are evaluated in place of the model's
 
 `states` defines the hooks' arguments and the symbols. A hook need not declare the
 attributes that it reads: a trial round finds them when a process is built.
@@ -83,7 +86,8 @@ class Method:
       exclusive: Roles of this method that only one method of a combination can have:
         DRIFT, SERVER, FEATURES, CLASSIFIER. Roles that follow from overridden hooks
         need not be listed.
-      needs: Needs that no hook shows: ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS (for
+      needs: Needs that no hook shows: ONE_LABEL, UNIFORM_WEIGHTING (which requires the
+        setting), EXACT_UPLOADS (for
         a method that clipped or noisy uploads would break, for example because
         `update_memory` divides by one).
       client_memory: The client's memories: by name, a function from the initial
@@ -95,6 +99,10 @@ class Method:
       if_adaptive: End of a warning: the effect of an adaptive client optimiser on the
         method.
       card: The method's card in the documentation; None if it has no page there.
+      when_finetuned: Hyperparameters of the method, by field, while copies for each
+        client's accuracy are finetuned; they train without the method if it is empty.
+      adds_to_model: Whether `next_model` only adds to `server.weights`, whatever they
+        are; such a method can stand beside another `next_model`, and acts after it.
       server_step: How `next_model` makes the new model, in a few words; the server
         optimiser must then be SGD with learning rate 1.
     """
@@ -112,11 +120,16 @@ class Method:
     averaged_rounds: int = 0
     if_adaptive: ClassVar[str] = ""
     card: ClassVar[Optional[cards.Card]] = None
+    when_finetuned: ClassVar[Mapping[str, Any]] = {}
+    adds_to_model: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Checks the names of hooks and attributes; see `contract.check_class`."""
         super().__init_subclass__(**arguments)
+        if UNIFORM_WEIGHTING in cls.needs:
+            uniform = {"client_weighting": "uniform"}
+            cls.required_settings = {**uniform, **cls.required_settings}
         contract.check_class(cls, Method, words.ALLOWED)
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
@@ -203,7 +216,7 @@ class Method:
         """
         raise NotImplementedError
 
-    def gradient(self, local: Local, gradient_at: GradientAt) -> Tensors:
+    def gradient(self, local: Local, gradient_at: GradientAt) -> Any:
         """Takes the gradient of a step.
 
         Metrics, measurements and the statistics of norms come from the first call of
@@ -216,7 +229,7 @@ class Method:
             whole loss with all terms, or a function from a `Step` to a scalar.
 
         Returns:
-          The gradient, one tensor per weight.
+          The gradient, one tensor per weight, or a `Change` of it.
         """
         return gradient_at()
 
@@ -227,6 +240,10 @@ class Method:
     def correct_clipped(self, local: Local, gradient: Tensors) -> Tensors:
         """Changes the clipped gradient, one tensor per weight."""
         return gradient
+
+    def scale_rate(self, local: Local) -> Any:
+        """Returns the factor on the learning rate of this step, a scalar."""
+        return 1.0
 
     # A client's round -----------------------------------------------------------------
 
@@ -280,6 +297,20 @@ class Method:
         """
         return Finished()
 
+    def weigh(self, own: Memory, total: Memory) -> Any:
+        """Returns a client's weight in the cohort's mean, in place of its examples.
+
+        Where all weights are 0, clients weigh alike.
+
+        Args:
+          own: The client's `Finished.share`, by name.
+          total: The sums of these scalars over the clients that trained, by name.
+
+        Returns:
+          A scalar in the weights' data type, at least 0.
+        """
+        return tf.ones([])
+
     # The server -----------------------------------------------------------------------
 
     def broadcast(self, weights: Tensors, memory: Memory) -> Tensors:
@@ -294,27 +325,41 @@ class Method:
         """
         return weights
 
-    def update_memory(self, server: Server) -> Memory:
+    def update_memory(self, server: Server) -> Any:
         """Ends a round in which clients trained and the mean update is finite.
 
         Args:
           server: The server with its old `memory`.
 
         Returns:
-          The method's new memories by name; memories left out do not change.
+          The method's new memories by name, or a `Change` of them; memories left out do
+          not change.
         """
         return {}
 
-    def next_model(self, server: Server) -> Tensors:
+    def next_model(self, server: Server) -> Any:
         """Makes the new model, after `update_memory`.
 
         Args:
           server: The server with its new `memory`.
 
         Returns:
-          The new model's trainable weights, one tensor per weight.
+          The new model's trainable weights, one tensor per weight, or a `Change` of
+          them.
         """
         return list(server.weights)
+
+    def evaluated(self, weights: Tensors, memory: Memory) -> Tensors:
+        """Returns the weights that are evaluated, in place of the model's weights.
+
+        Args:
+          weights: The trainable weights.
+          memory: The server's memories of this method, by name.
+
+        Returns:
+          One tensor per weight.
+        """
+        return weights
 
 
 def overrides(method: Any, what: str) -> bool:

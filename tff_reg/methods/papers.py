@@ -106,6 +106,53 @@ UNIVARFL = Settings(
         "projector": "feduv",
     },
 )
+# The launch script of FL-Simulator.
+FL_SIMULATOR = Settings(
+    "FL-Simulator's code, by the method's authors",
+    {
+        **_HUNDRED_CLIENTS,
+        "total_rounds": 1000,
+        "concentration": 0.6,
+        "max_gradient_norm": 10.0,
+    },
+)
+FEDNAR = Settings(
+    "FedNAR's scripts (the optimiser) and MAN's paper (the rest)",
+    {
+        **_HUNDRED_CLIENTS,
+        "client_learning_rate": 0.01,
+        "client_weight_decay": 0.0,
+        "max_gradient_norm": 10.0,
+    },
+)
+FEDEXP = Settings(
+    "FedExP's code (the optimiser) and MAN's paper (the rest)",
+    {
+        **_HUNDRED_CLIENTS,
+        "client_learning_rate": 0.01,
+        "client_weight_decay": 1e-4,
+        "max_gradient_norm": 10.0,
+    },
+)
+FEDGLOSS = Settings(
+    "FedGloSS's scripts (the optimiser) and MAN's paper (the rest)",
+    {
+        **_HUNDRED_CLIENTS,
+        "local_epochs": 1,
+        "batch_size": 64,
+        "client_learning_rate": 0.01,
+        "client_weight_decay": 4e-4,
+        "learning_rate_schedule": "constant",
+    },
+)
+FEDSWA = Settings(
+    "FedSWA's code (the optimiser) and MAN's paper (the rest)",
+    {
+        **_HUNDRED_CLIENTS,
+        "learning_rate_schedule": "cosine",
+        "max_gradient_norm": 10.0,
+    },
+)
 FEDDECORR = Settings(
     "FedDecorr's scripts for CIFAR-10, and FedAlign's paper where these are not known",
     {

@@ -33,11 +33,13 @@ class Term:
       raw: The reported term, without its hyperparameter, a scalar.
       weighted: The term in the loss, a scalar; by default `raw`.
       measurements: Further scalars to report, by name.
+      kept: Tensors for `keep`, by name; see `Local.kept`.
     """
 
     raw: Any
     weighted: Any = None
     measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def __post_init__(self):
         if self.weighted is None:
@@ -45,15 +47,18 @@ class Term:
 
 
 class Change(NamedTuple):
-    """A changed batch or forward pass.
+    """The value of a hook with measurements beside it.
 
     Attributes:
-      value: The changed `Batch` or `ForwardPass`.
+      value: The changed `Batch` or `ForwardPass`, the gradient, the new memories or the
+        new model.
       measurements: As in `Term`.
+      kept: As in `Term`; from `gradient` alone.
     """
 
     value: Any
-    measurements: Mapping[str, Any]
+    measurements: Mapping[str, Any] = {}
+    kept: Mapping[str, Any] = {}
 
 
 class Batch(NamedTuple):
@@ -83,11 +88,13 @@ class Finished:
         gets their sums over the clients that trained.
       scale: Factor of the client's update, a scalar in the weights' data type; ignored
         for a client without steps.
+      share: Scalars in the weights' data type by name, for `weigh`.
     """
 
     memory: Memory = dataclasses.field(default_factory=dict[str, Any])
     upload: Memory = dataclasses.field(default_factory=dict[str, Any])
     scale: Any = None
+    share: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +102,7 @@ class Step:
     """One local training step, as the hook `term` sees it.
 
     With a model other than a `tff_reg.models.LearningModel` only `task_loss`,
-    `weights`, `start` and `global_weights` are set.
+    `weights`, `start`, `global_weights` and `local` are set.
 
     Attributes:
       network: The local network, for a further pass: `network(x, forward)`, in
@@ -123,6 +130,7 @@ class Step:
         into the features.
       class_counts: As in `Local`.
       key: int64 [2], this method's key for random numbers in this step.
+      local: The client: its memories, state, round and learning rate.
     """
 
     network: BlockModel
@@ -138,6 +146,7 @@ class Step:
     classify_from: Callable[[str, Sequence[Any]], Any] = _without_network
     class_counts: Any = None
     key: Any = None
+    local: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,18 +162,27 @@ class Local:
       server_memory: The server's memories of this method that were sent, by name.
       state: The method's state during the client's training: the result of `begin`,
         after the first step the result of `keep`.
+      kept: What `term` and `gradient` gave for `keep` in this step, by name.
+      round_num: The round, an int32 scalar, from 1.
       in_head: Whether each weight is in the last layer, if the model shows its network.
       output_axes: The axes of each weight's outputs, if the model shows its network.
       class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
       relative_weight: wt_i, or 1 if all clients weigh or train alike, a scalar.
       num_steps: Steps taken, an int32 scalar.
+      total_steps: Steps that the client takes in the round, an int32 scalar; needs
+        whole-client data.
+      epoch: The epoch of the next step, an int32 scalar from 0; needs whole-client
+        data.
+      begins_epoch: Whether the next step is the first of an epoch, a bool scalar; needs
+        whole-client data.
       num_examples: Examples trained on, counted in every epoch, an int64 scalar.
-      weighs_by_examples: Whether clients weigh by their examples.
       hparams: The client optimiser's hyperparameters by name, scalars: `learning_rate`
         with this round's decay, `momentum` if there is one.
       local_steps: K, a scalar: the population's `local_steps`, else `num_steps`.
       step_size: K lr0, a scalar; only at the end of training.
+      weight: The client's weight in the cohort's mean, a scalar in the weights' data
+        type; only at the end of training.
       scaled_gradient_sum: The decayed learning rate times the sum of the gradients that
         the optimiser used, one tensor per weight, at the end of training; None for SGD
         without momentum, where it equals -`delta`.
@@ -177,17 +195,22 @@ class Local:
     server_memory: Mapping[str, Any]
     global_weights: Sequence[Any] = ()
     state: Any = ()
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    round_num: Any = None
     in_head: Sequence[bool] = ()
     output_axes: Sequence[Sequence[int]] = ()
     class_counts: Any = None
     relative_size: Any = None
     relative_weight: Any = None
     num_steps: Any = None
+    total_steps: Any = None
+    epoch: Any = None
+    begins_epoch: Any = None
     num_examples: Any = None
-    weighs_by_examples: bool = True
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     local_steps: Any = None
     step_size: Any = None
+    weight: Any = None
     scaled_gradient_sum: Any = None
     has_ended: bool = True
 
@@ -206,14 +229,6 @@ class Local:
         if self.scaled_gradient_sum is not None:
             return self.scaled_gradient_sum
         return [a - w for w, a in zip(self.weights, self.start)]
-
-    @property
-    def weight(self) -> Any:
-        """The client's weight in the cohort's mean, at the end of training."""
-        dtype = self.start[0].dtype
-        if self.weighs_by_examples:
-            return tf.cast(self.num_examples, dtype)
-        return tf.ones([], dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,4 +262,8 @@ class Server:
     @property
     def mean_delta(self) -> Tensors:
         """The mean of w_i - a_i over the clients that trained, as in `delta_sum`."""
-        return [total / tf.cast(self.count, total.dtype) for total in self.delta_sum]
+        return self.mean_of(self.delta_sum)
+
+    def mean_of(self, sums: Sequence[Any]) -> Tensors:
+        """Divides sums over the clients that trained by their number."""
+        return [total / tf.cast(self.count, total.dtype) for total in sums]

@@ -16,9 +16,22 @@ GRADIENT = "define how the gradient is taken"
 START = "define where a client begins"
 DRIFT = "correct the drift of clients"
 SERVER = "define how the server takes its step"
+WEIGHTS = "define the clients' weights"
+EVALUATION = "define which weights are evaluated"
 FEATURES = "spread the features and vary the predictions"
 CLASSIFIER = "define the classifier"
-EXCLUSIVE = (EXAMPLES, LOGITS, GRADIENT, START, DRIFT, SERVER, FEATURES, CLASSIFIER)
+EXCLUSIVE = (
+    EXAMPLES,
+    LOGITS,
+    GRADIENT,
+    START,
+    DRIFT,
+    SERVER,
+    WEIGHTS,
+    EVALUATION,
+    FEATURES,
+    CLASSIFIER,
+)
 # The roles that follow from overridden hooks.
 BY_HOOK = {
     "change_batch": EXAMPLES,
@@ -26,6 +39,8 @@ BY_HOOK = {
     "gradient": GRADIENT,
     "start": START,
     "next_model": SERVER,
+    "weigh": WEIGHTS,
+    "evaluated": EVALUATION,
 }
 
 # Needs of a method that no hook shows.

@@ -23,6 +23,7 @@ def build_update_aggregator(
     *,
     has_statistics: bool = False,
     needing_exact: Sequence[str] = (),
+    weight_dtype: Any = np.float32,
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
@@ -30,7 +31,7 @@ def build_update_aggregator(
     aggregator gets the trainable ones only. `needing_exact` are the names of the
     methods that need exact sums of uploads.
     """
-    weight_type = tff.TensorType(np.float32)
+    weight_type = tff.TensorType(weight_dtype)
     if model_aggregator is None:
         return tff.aggregators.MeanFactory().create(update_type, weight_type)
     factory = _as_weighted(model_aggregator)

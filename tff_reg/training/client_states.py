@@ -15,6 +15,7 @@ class Visit(NamedTuple):
       client: The client's memories, by key.
       server: The memories that the server sent, by key.
       class_counts: int32 [classes], or None if no method needs them.
+      round_num: The round, int32, from 1.
       hparams: The client optimiser's hyperparameters, before any decay.
       decayed: The hyperparameters with the round's decayed learning rate.
     """
@@ -24,6 +25,7 @@ class Visit(NamedTuple):
     client: Mapping[str, Sequence[Any]]
     server: Mapping[str, Any]
     class_counts: Any
+    round_num: Any
     hparams: Mapping[str, Any]
     decayed: Mapping[str, Any]
 
@@ -36,6 +38,8 @@ class Progress(NamedTuple):
       num_examples: int64, examples trained on, counted in every epoch.
       num_steps: int32, steps taken.
       relative_size: float64, wt_i.
+      epoch_steps: int32, steps of an epoch; 1 before they are known.
+      total_steps: int32, steps of the round; 1 before they are known.
       sums: Measurements, summed over examples, by name.
       gradient_sum: The sum of the gradients that the optimiser used, one tensor per
         weight; empty if no method needs it or the client's delta determines it.
@@ -46,6 +50,8 @@ class Progress(NamedTuple):
     num_examples: Any
     num_steps: Any
     relative_size: Any
+    epoch_steps: Any
+    total_steps: Any
     sums: Mapping[str, Any]
     gradient_sum: Sequence[Any]
     kept: Mapping[str, Any]
@@ -60,6 +66,7 @@ class ClientOutput(NamedTuple):
       client: The client's new memories, by key.
       uploads: The methods' uploads, by `<method>/<name>`.
       has_trained: Whether the client trained: 1 or 0, int32.
+      share: What `weigh` needs of the client and of the cohort, by name.
     """
 
     result: Any
@@ -67,3 +74,4 @@ class ClientOutput(NamedTuple):
     client: Mapping[str, Any]
     uploads: Mapping[str, Any]
     has_trained: Any
+    share: Mapping[str, Any]

@@ -72,6 +72,7 @@ def _build(
 
     def client_update(
         hparams: Any,
+        round_num: Any,
         rate_factor: Any,
         received: Any,
         data: Any,
@@ -83,7 +84,7 @@ def _build(
             # use the examples that were counted.
             data = data.cache()
         visit, progress = as_written(local_round.begin)(
-            hparams, rate_factor, received, data, client, server
+            hparams, round_num, rate_factor, received, data, client, server
         )
 
         def train_on_element(state: Any, element: Any):

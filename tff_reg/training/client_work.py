@@ -57,6 +57,7 @@ class ClientWorkOutput(NamedTuple):
       client_memories: The clients' new memories, at the clients.
       uploads: The methods' uploads by name, at the clients.
       has_trained: Whether each client trained: 1 or 0, int32, at the clients.
+      share: What the hook `weigh` needs, by name, at the clients.
       measurements: The round's metrics, at the server.
     """
 
@@ -65,6 +66,7 @@ class ClientWorkOutput(NamedTuple):
     client_memories: Any
     uploads: Any
     has_trained: Any
+    share: Any
     measurements: Any
 
 
@@ -105,6 +107,7 @@ def build_client_work(
             client_memories=output.client,
             uploads=output.uploads,
             has_trained=output.has_trained,
+            share=output.share,
             measurements=tff.federated_zip(metrics),
         )
 
@@ -194,7 +197,15 @@ def _build_update(
         with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
             rate_factor = training.learning_rate_schedule(state["round_num"])
         try:
-            return update(state["hparams"], rate_factor, received, data, client, server)
+            return update(
+                state["hparams"],
+                state["round_num"] + 1,
+                rate_factor,
+                received,
+                data,
+                client,
+                server,
+            )
         except Exception as error:
             raise _plain(error) from error
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from tff_reg.data import digests
@@ -34,6 +35,7 @@ from tff_reg.training import (
     server as server_lib,
     stateful,
     update_drift,
+    weighing,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
@@ -180,11 +182,17 @@ def _compose(
     training, weights_type = description.training, description.weights_type
     # It refuses what does not fit before the clients' work is traced, for seconds.
     exact = method_lib.EXACT_UPLOADS
+    # Other aggregators than the mean take weights in float32 alone.
+    weight_dtype = np.float32
+    weighs = any(method_lib.overrides(m, "weigh") for m in training.methods)
+    if weighs and model_aggregator is None:
+        weight_dtype = weights_type.trainable[0].dtype
     aggregator = aggregation.build_update_aggregator(
         model_aggregator,
         description.update_type,
         has_statistics=description.has_statistics,
         needing_exact=[m.name for m in training.methods if exact in m.needs],
+        weight_dtype=weight_dtype,
     )
     memories = memory_lib.build_memories(training.methods, weights_type)
     client_work = build_work(description, memories)
@@ -203,6 +211,8 @@ def _compose(
             description,
             uploads_type,
         )
+    share_type = client_work.next.type_signature.result.share.member
+    weigh = weighing.build(training.methods, share_type, weight_dtype)
     if measures_drift:
         groups = update_drift.groups_of(description.model_fn())
         aggregator = update_drift.measured(aggregator, description.update_type, groups)
@@ -213,6 +223,7 @@ def _compose(
         aggregator,
         server,
         memories,
+        weigh,
     )
     process = stateful.compose_process(parts, training.clients_remember)
     process.model_fn = description.model_fn

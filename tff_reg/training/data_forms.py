@@ -134,6 +134,17 @@ class WholeClientData:
         """Returns the number of a client's examples, an int32 scalar."""
         return tf.shape(_examples_of(element)[0])[0]
 
+    def num_steps(self, element: dict[str, Any]) -> tuple[Any, Any]:
+        """Returns the steps of an epoch and of all, int32 scalars."""
+        steps_per_epoch = self.num_examples(element) // self.batch_size
+        if not self.drop_remainder:
+            steps_per_epoch = -(-self.num_examples(element) // self.batch_size)
+        steps = self.local_epochs * steps_per_epoch
+        if self.local_steps is not None:
+            # A client without batches has no steps to take.
+            steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)
+        return steps_per_epoch, steps
+
     def class_counts(self, data: Any, num_classes: int):
         """Counts a client's examples per class, int32 [num_classes]."""
         return _count_classes(data, num_classes)
@@ -142,13 +153,7 @@ class WholeClientData:
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
         features, labels, key = element["x"], element["y"], element["key"]
         num_examples = self.num_examples(element)
-        steps_per_epoch = num_examples // self.batch_size
-        if not self.drop_remainder:
-            steps_per_epoch = -(-num_examples // self.batch_size)
-        steps = self.local_epochs * steps_per_epoch
-        if self.local_steps is not None:
-            # A client without batches has no steps to take.
-            steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)
+        steps_per_epoch, steps = self.num_steps(element)
 
         def take(step: tf.Tensor, order: tf.Tensor, state: Any):
             i = step % steps_per_epoch

@@ -45,6 +45,7 @@ class Description(NamedTuple):
         measurements, by name.
       hparams_dtype: Data type of the client optimiser's hyperparameters.
       has_statistics: Whether training may change non-trainable weights.
+      said: What the server's hooks tell of a round, in the trial, by name.
       output_spec: The `tf.TensorSpec`s of a client's output; None without
         `debug_eager`.
       kept: Python functions that graphs call with `debug_eager`.
@@ -58,6 +59,7 @@ class Description(NamedTuple):
     metric_finalizers: dict[str, Callable[..., Any]]
     hparams_dtype: tf.DType
     has_statistics: bool
+    said: Any
     output_spec: Any
     kept: list[Any]
 
@@ -89,7 +91,7 @@ def describe(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> Description:
     """Makes a model and runs a trial round of the methods' hooks on it."""
-    needs, output = trial.run(model_fn, training)
+    needs, output, said = trial.run(model_fn, training)
     found: dict[str, Any] = {}
 
     @tff.tensorflow.computation
@@ -104,7 +106,14 @@ def describe(
             tf.TensorSpec.from_tensor, client_update.as_tensors(output)
         )
     return Description(
-        model_fn, training, needs, initial_weights, **found, output_spec=spec, kept=[]
+        model_fn,
+        training,
+        needs,
+        initial_weights,
+        **found,
+        said=said,
+        output_spec=spec,
+        kept=[],
     )
 
 

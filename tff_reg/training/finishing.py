@@ -59,6 +59,7 @@ class Finishing:
             client=self._memory(visit, finished, has_trained),
             uploads=_uploads(finished, has_trained),
             has_trained=tf.cast(has_trained, tf.int32),
+            share=_share(finished, has_trained),
         )
 
     def _finished(
@@ -123,7 +124,7 @@ class Finishing:
         is_finite: tf.Tensor,
     ) -> tf.Tensor:
         """Whether a method's numbers are finite, or only broken weights broke them."""
-        parts = numbers.all_finite([own.memory, own.upload])
+        parts = numbers.all_finite([own.memory, own.upload, own.share])
         # Broken weights break memories and uploads, but not the sums of terms.
         is_sound = tf.logical_or(parts, tf.logical_not(is_finite))
         if f"{name}/term" in progress.sums:
@@ -172,6 +173,16 @@ def blamed_names(methods: Sequence[method_lib.Method]) -> list[str]:
         for m in methods
         if method_lib.overrides(m, "term") or m.client_memory or m.uploads
     ]
+
+
+def _share(
+    finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
+) -> dict[str, Any]:
+    """Returns the scalars for `weigh` by name; zeros if the client did not train."""
+    share = {k: v for own in finished.values() for k, v in own.share.items()}
+    return collections.OrderedDict(
+        (name, numbers.zero_unless(has_trained, share[name])) for name in sorted(share)
+    )
 
 
 def _uploads(

@@ -21,7 +21,15 @@ def term(method: method_lib.Method, given: Any, dtype: tf.DType):
     weighted = contract.check_scalar(method, "term", "the term", given.weighted, dtype)
     raw = contract.check_scalar(method, "term", "the term's raw value", given.raw)
     _check_measurements(method, "term", given.measurements)
-    return method_lib.Term(raw, weighted, given.measurements)
+    return method_lib.Term(raw, weighted, given.measurements, given.kept)
+
+
+def change_of(method: method_lib.Method, hook: str, given: Any) -> method_lib.Change:
+    """Returns the result of a hook that may give measurements beside its value."""
+    if not isinstance(given, method_lib.Change):
+        given = method_lib.Change(given)
+    _check_measurements(method, hook, given.measurements)
+    return given
 
 
 def changed(
@@ -74,10 +82,12 @@ def finished(
         )
     if own.scale is not None:
         contract.check_scalar(method, "finish", "scale", own.scale)
+    for name, value in own.share.items():
+        contract.check_scalar(method, "finish", f"the share {name!r}", value)
     packed = {
         name: contract.check_structure(
             method, "finish", f"memory {name!r}", value, memory[name]
         )
         for name, value in own.memory.items()
     }
-    return method_lib.Finished(packed, own.upload, own.scale)
+    return method_lib.Finished(packed, own.upload, own.scale, own.share)

@@ -76,6 +76,7 @@ class LocalRound:
     def begin(
         self,
         hparams: Any,
+        round_num: Any,
         rate_factor: Any,
         received: Any,
         data: Any,
@@ -90,6 +91,7 @@ class LocalRound:
             client=client,
             server=server,
             class_counts=self._class_counts(data),
+            round_num=round_num,
             hparams=hparams,
             decayed=_scaled(hparams, rate_factor),
         )
@@ -135,6 +137,8 @@ class LocalRound:
             num_examples=tf.constant(0, tf.int64),
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
+            epoch_steps=tf.constant(1),
+            total_steps=tf.constant(1),
             sums=collections.OrderedDict(
                 (name, tf.constant(0.0))
                 for name in self._needs.measurement_names([*self._by_name.values()])
@@ -161,14 +165,18 @@ class LocalRound:
         return visit
 
     def enter(self, progress: Progress, element: Any) -> Progress:
-        """Sets the client's relative size before it trains on a data element."""
+        """Sets the client's sizes before it trains on a data element."""
         form, population = self._training.data_form, self._training.population
-        has_size = isinstance(form, data_forms.WholeClientData)
-        if has_size and population and population.mean_examples:
+        if not isinstance(form, data_forms.WholeClientData):
+            return progress
+        if population and population.mean_examples:
             size = tf.cast(form.num_examples(element), tf.float64)
             size /= tf.constant(population.mean_examples, tf.float64)
             progress = progress._replace(relative_size=size)
-        return progress
+        epoch_steps, total_steps = form.num_steps(element)
+        return progress._replace(
+            epoch_steps=tf.maximum(epoch_steps, 1), total_steps=total_steps
+        )
 
     def step(
         self,
@@ -179,9 +187,9 @@ class LocalRound:
     ) -> Progress:
         """Takes one step."""
         locals_ = self._views.of(visit, progress)
-        gradients, batch_examples, measured = self._local_step.gradient(
-            batch, locals_, compute_key
-        )
+        gradients, made = self._local_step.gradient(batch, locals_, compute_key)
+        if any(made.kept.values()):
+            locals_ = self._views.of(visit, progress, kept=made.kept)
         gradients = self._corrected("correct", locals_, gradients)
         if self._training.max_gradient_norm is not None:
             gradients, _ = numbers.clip_by_global_norm(
@@ -192,18 +200,33 @@ class LocalRound:
             for name, method in self._by_name.items()
         )
         gradients = self._corrected("correct_clipped", locals_, gradients)
+        factor = self._rate_factor(locals_)
         gradient_sum = progress.gradient_sum
         if self._sums_gradients:
             followed = self._updater.followed(progress.optimizer, gradients)
+            if factor is not None:
+                followed = [factor * g for g in followed]
             gradient_sum = tuple(t + g for t, g in zip(gradient_sum, followed))
         return progress._replace(
-            optimizer=self._updater.step(progress.optimizer, gradients),
-            num_examples=progress.num_examples + batch_examples,
+            optimizer=self._updater.step(progress.optimizer, gradients, factor),
+            num_examples=progress.num_examples + made.num_examples,
             num_steps=progress.num_steps + 1,
-            sums=self._summed(progress.sums, measured, batch_examples),
+            sums=self._summed(progress.sums, made.measured, made.num_examples),
             gradient_sum=gradient_sum,
             kept=kept,
         )
+
+    def _rate_factor(self, locals_: Any) -> Any:
+        """Returns the product of the methods' `scale_rate`; None if there is none."""
+        factor, dtype = None, self._variables[0].dtype
+        for name, method in self._by_name.items():
+            if method_lib.overrides(method, "scale_rate"):
+                given = self._hooks.call(method, "scale_rate", locals_[name])
+                given = contract.check_scalar(
+                    method, "scale_rate", "the factor", given, dtype
+                )
+                factor = given if factor is None else factor * given
+        return factor
 
     def _corrected(self, hook: str, locals_: Any, gradients: Any) -> Any:
         for name, method in self._by_name.items():

@@ -29,6 +29,26 @@ Locals = Mapping[str, method_lib.Local]
 PartKeys = Mapping[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """The first pass of a step, beside its gradient.
+
+    Attributes:
+      num_examples: Number of examples in the batch, int64.
+      measured: For each method's name, its measurements by name.
+      kept: For each method's name, what its term and gradient keep, by name.
+    """
+
+    num_examples: Any
+    measured: dict[str, dict[str, Any]]
+    kept: dict[str, dict[str, Any]]
+
+    def add(self, name: str, change: method_lib.Change) -> None:
+        """Adds what a method's gradient gave."""
+        self.measured[name].update(change.measurements)
+        self.kept[name].update(change.kept)
+
+
 class LocalStep:
     """Computes the gradient of one batch at the current weights."""
 
@@ -57,7 +77,9 @@ class LocalStep:
         )
         self._draws = self.has_network and model.network.is_random
 
-    def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
+    def gradient(
+        self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]
+    ) -> tuple[list[Any], Pass]:
         """Runs the batch forward and backward, once or as the hook `gradient` asks.
 
         All passes of the step use the same random numbers. Metrics, measurements and
@@ -65,17 +87,22 @@ class LocalStep:
         """
         part_keys = self._part_keys(compute_key)
         gradient_at = _GradientAt(self, batch, locals_, part_keys)
+        given = method_lib.Change(None)
         if self.rule is None:
             gradients = gradient_at()
         else:
             own = locals_[self.rule.name]
-            gradients = self._hooks.call(self.rule, "gradient", own, gradient_at)
+            given = self._hooks.call(self.rule, "gradient", own, gradient_at)
+            given = hook_results.change_of(self.rule, "gradient", given)
             gradients = contract.check_like(
-                self.rule, "gradient", gradients, self.model.trainable_variables
+                self.rule, "gradient", given.value, self.model.trainable_variables
             )
-        if gradient_at.measured is None:
+        first = gradient_at.first
+        if first is None:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
-        return gradients, gradient_at.num_examples, gradient_at.measured
+        if self.rule is not None:
+            first.add(self.rule.name, given)
+        return gradients, first
 
     def move(self, perturbation: Optional[Sequence[Any]]) -> list[tuple[Any, Any]]:
         """Perturbs the weights; returns pairs of a weight's old and new value."""
@@ -104,7 +131,7 @@ class LocalStep:
         is_first: bool,
         loss: Optional[Callable[[Any], Any]],
     ):
-        """Computes gradient, number of examples and measurements at current weights.
+        """Computes the gradient at the current weights; returns it and the `Pass`.
 
         Only the first pass of a step updates metrics and statistics.
         """
@@ -139,8 +166,10 @@ class LocalStep:
             raw = tf.where(is_own, term.raw, tf.zeros_like(term.raw))
             own = dict(term=raw, share=share, **term.measurements)
             measured[method.name] = {**own, **measured[method.name]}
+        kept = {name: dict[str, Any]() for name in measured}
+        kept.update((m.name, dict(t.kept)) for m, t in zip(self._with_term, terms))
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        return gradients, tf.cast(num_examples, tf.int64), measured
+        return gradients, Pass(tf.cast(num_examples, tf.int64), measured, kept)
 
     def _differentiated(
         self, tape: tf.GradientTape, of: Any, terms: Sequence[Any], is_whole: bool
@@ -186,6 +215,7 @@ class LocalStep:
             classify_from=classify_from,
             class_counts=local.class_counts if self._needs.class_counts else None,
             key=part_keys[method.name],
+            local=local,
         )
         if self.has_network and method.name not in self._needs.activations:
             unseen = ("activations", "preactivations")
@@ -299,8 +329,7 @@ class _GradientAt:
     """The argument `gradient_at` of the hook `gradient`.
 
     Attributes:
-      num_examples: Number of examples in the batch; None before the first call.
-      measured: The methods' measurements in the first call; None before it.
+      first: The first call's pass; None before it.
     """
 
     def __init__(
@@ -308,12 +337,11 @@ class _GradientAt:
     ):
         self._step = local_step
         self._arguments = (batch, locals_, part_keys)
-        self.num_examples: Any = None
-        self.measured: Any = None
+        self.first: Optional[Pass] = None
 
     def anew(self) -> _GradientAt:
         """Resets the object to its state before the first call, and returns it."""
-        self.measured = None
+        self.first = None
         return self
 
     def __call__(
@@ -321,15 +349,12 @@ class _GradientAt:
         perturbation: Optional[Sequence[Any]] = None,
         loss: Optional[Callable[[Any], Any]] = None,
     ) -> list[Any]:
-        is_first = self.measured is None
+        is_first = self.first is None
         if loss is not None or not is_first:
             # Other models expose only their loss, and count each forward pass.
             checks.require_network(self._step.rule, self._step.model)
         places = self._step.move(perturbation)
-        gradients, num_examples, measured = self._step.run(
-            *self._arguments, is_first, loss
-        )
+        gradients, made = self._step.run(*self._arguments, is_first, loss)
         self._step.move_back(places)
-        if is_first:
-            self.num_examples, self.measured = num_examples, measured
+        self.first = self.first or made
         return gradients

@@ -78,25 +78,26 @@ def build_memories(
     return Memories(build_initial("client_memory"), initial_server, sent)
 
 
-def build_broadcast(
-    description: description_lib.Description, memory_type: tff.types.Type
+def build_weights(
+    hook: str, description: description_lib.Description, memory_type: tff.types.Type
 ) -> Optional[tff.Computation]:
-    """Builds the computation that runs the methods' `broadcast`."""
+    """Builds the computation that runs the methods' `broadcast` or `evaluated`."""
     training = description.training
-    if not any(method_lib.overrides(m, "broadcast") for m in training.methods):
+    if not any(method_lib.overrides(m, hook) for m in training.methods):
         return None
 
     @tff.tensorflow.computation(memory_type, description.weights_type)
-    def broadcast(memory: Any, weights: Any):
+    def made(memory: Any, weights: Any):
         trainable = list(weights.trainable)
-        own = functools.partial(server_hooks.broadcast, description.training.methods)
+        own = functools.partial(server_hooks.weights_by, hook, training.methods)
         run = _eagerly(description, own, trainable)
-        sent = tff.learning.models.ModelWeights(
+        new = tff.learning.models.ModelWeights(
             run(memory, trainable), weights.non_trainable
         )
-        return (sent, weights) if training.averaged_rounds else sent
+        is_pair = hook == "broadcast" and training.averaged_rounds
+        return (new, weights) if is_pair else new
 
-    return broadcast
+    return made
 
 
 def _eagerly(
@@ -138,12 +139,12 @@ def build_memory_update(
         run = _eagerly(
             description,
             functools.partial(server_hooks.after_round, description.training),
-            (memory, after, server_hooks.all_finite(description.training.methods)),
+            (memory, after, description.said),
         )
         made = run(memory, old, after, total, uploads, count)
-        memory, trainable, broken = _kept(has_update, (memory, old, after), *made)
+        memory, trainable, said = _kept(has_update, (memory, old, after), *made)
         weights = tff.learning.models.ModelWeights(trainable, new.non_trainable)
-        return memory, weights, broken
+        return memory, weights, said
 
     return update_memory
 
@@ -153,21 +154,23 @@ def _kept(
     given: tuple[Any, Any, Any],
     memory: Any,
     weights: Any,
-    broken: Mapping[str, tf.Tensor],
+    said: Mapping[str, tf.Tensor],
 ):
     """Selects the methods' results if all are finite, else the old values."""
     old_memory, before, after = given
-    is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
+    broken = [value for value in said.values() if value.dtype == tf.bool]
+    is_whole = tf.logical_not(tf.reduce_any([False, *broken]))
     kept_whole = tf.logical_and(has_update, is_whole)
     # Without clients the server optimiser's step still counts, as in TFF's processes.
     is_broken = tf.logical_and(has_update, tf.logical_not(is_whole))
     old = numbers.where(is_broken, before, after)
-    said = collections.OrderedDict(
-        (name, tf.cast(tf.logical_and(has_update, value), tf.int32))
-        for name, value in broken.items()
-    )
+    counted: dict[str, Any] = collections.OrderedDict()
+    for name, value in said.items():
+        if value.dtype == tf.bool:
+            value = tf.cast(value, tf.int32)
+        counted[name] = numbers.zero_unless(has_update, value)
     return (
         numbers.where(kept_whole, memory, old_memory),
         numbers.where(kept_whole, weights, old),
-        said,
+        counted,
     )

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.training import needs
 from tff_reg.training.process_settings import ProcessSettings
 
 # Ranges of any optimiser's hyperparameters by name: (minimum, upper bound, words).
@@ -263,14 +264,26 @@ class Updater:
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
         return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
 
-    def step(self, state: Any, gradients: Sequence[Any]):
-        """Updates the variables and returns the optimiser's new state."""
+    def step(self, state: Any, gradients: Sequence[Any], factor: Any = None):
+        """Updates the variables and returns the optimiser's new state.
+
+        A `factor` multiplies the learning rate of this step alone.
+        """
+        hparams = state if self._in_place else self._optimizer.get_hparams(state)
+        scaled = hparams
+        if factor is not None:
+            scaled, rate = needs.HParams(hparams), hparams["learning_rate"]
+            scaled["learning_rate"] = tf.cast(factor, rate.dtype) * rate
         if self._in_place:
-            self._optimizer.apply(state, self._slots, self._variables, gradients)
+            self._optimizer.apply(scaled, self._slots, self._variables, gradients)
             return state
+        if factor is not None:
+            state = self._optimizer.set_hparams(state, scaled)
         state, weights = self._optimizer.next(state, self._variables, tuple(gradients))
         for variable, weight in zip(self._variables, weights):
             variable.assign(weight)
+        if factor is not None:
+            state = self._optimizer.set_hparams(state, hparams)
         return state
 
 

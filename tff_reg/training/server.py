@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -45,6 +45,10 @@ class Server:
         metrics: dict[str, Any] = collections.OrderedDict(finalizer=output.measurements)
         return output.state, output.result, metrics
 
+    def evaluated(self, state: Any, weights: Any) -> Any:
+        """Returns the `ModelWeights` that are evaluated, unplaced."""
+        return weights
+
     def get_hparams(self, state: Any) -> Any:
         """Returns the server optimiser's hyperparameters, as unplaced tensors."""
         return self._finalizer.get_hparams(state)
@@ -76,8 +80,9 @@ class RememberingServer(Server):
         super().__init__(finalizer)
         self._memories = memories
         self._uploads = upload_aggregator
-        self._broadcast: Optional[tff.Computation] = memory_lib.build_broadcast(
-            description, memories.server_type
+        self._broadcast, self._evaluated = (
+            memory_lib.build_weights(hook, description, memories.server_type)
+            for hook in ("broadcast", "evaluated")
         )
         self._update = memory_lib.build_memory_update(
             description, memories.server_type, uploads_type
@@ -109,14 +114,19 @@ class RememberingServer(Server):
         optimizer, new, metrics = super().next(optimizer, weights, update, work)
         summed = self._uploads.next(uploads_state, work.uploads, work.has_trained)
         uploads, count = summed.result
-        memory, new, broken = tff.federated_map(
+        memory, new, said = tff.federated_map(
             self._update, (memory, weights, new, update, uploads, count)
         )
         parts: dict[str, Any] = collections.OrderedDict(
             optimizer=optimizer, memory=memory, uploads=summed.state
         )
-        metrics.update(uploads=summed.measurements, memory=broken)
+        metrics.update(uploads=summed.measurements, server=said)
         return tff.federated_zip(parts), new, metrics
+
+    def evaluated(self, state: Any, weights: Any) -> Any:
+        if self._evaluated is None:
+            return weights
+        return self._evaluated(state["memory"], weights)
 
     def get_hparams(self, state: Any) -> Any:
         return super().get_hparams(state["optimizer"])

@@ -19,6 +19,7 @@ from tff_reg.training import (
     client_work as client_work_lib,
     memory as memory_lib,
     server as server_lib,
+    weighing,
 )
 
 
@@ -108,6 +109,7 @@ class Parts(NamedTuple):
       aggregator: The clients' updates -> one update.
       server: The server's half.
       memories: The methods' memories.
+      weigh: See `weighing.build`.
     """
 
     initial_weights: tff.Computation
@@ -116,6 +118,7 @@ class Parts(NamedTuple):
     aggregator: tff.templates.AggregationProcess
     server: server_lib.Server
     memories: memory_lib.Memories
+    weigh: Optional[weighing.Weigh]
 
 
 def compose_process(
@@ -169,8 +172,11 @@ def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any)
     work = parts.client_work.next(
         state.client_work, sent.result, client_data, client_memories, memories
     )
+    update_weight, of_weights = work.result.update_weight, {}
+    if parts.weigh is not None:
+        update_weight, of_weights["weights"] = parts.weigh(work.share, work.has_trained)
     aggregate = parts.aggregator.next(
-        state.aggregator, work.result.update, work.result.update_weight
+        state.aggregator, work.result.update, update_weight
     )
     finalizer, new_weights, of_server = parts.server.next(
         state.finalizer, weights, aggregate.result, work
@@ -182,6 +188,7 @@ def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any)
         distributor=sent.measurements,
         client_work=work.measurements,
         aggregator=aggregate.measurements,
+        **of_weights,
         **of_server,
     )
     return (
@@ -202,7 +209,7 @@ def _of_state(parts: Parts, state_type: Any) -> dict[str, tff.Computation]:
 
     @tff.tensorflow.computation(state_type)
     def get_model_weights(state: Any):
-        return state.global_model_weights
+        return parts.server.evaluated(state.finalizer, state.global_model_weights)
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
     def set_model_weights(state: Any, weights: Any):

@@ -23,6 +23,7 @@ from tff_reg.training import (
     local_training,
     needs as needs_lib,
     server_hooks,
+    weighing,
 )
 
 
@@ -32,10 +33,12 @@ class Outcome(NamedTuple):
     Attributes:
       needs: The values that the client's round has to provide.
       output: The client's output; None if there is no method to try.
+      said: What the server's hooks tell of a round, by name.
     """
 
     needs: needs_lib.Needs
     output: Optional[client_states.ClientOutput]
+    said: Mapping[str, Any]
 
 
 def find_needs(
@@ -48,10 +51,10 @@ def find_needs(
 def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
     """Runs all hooks of a round eagerly; `model_fn` is of `adaptation`."""
     if not training.methods and not training.debug_eager:
-        return Outcome(needs_lib.Needs(), None)
+        return Outcome(needs_lib.Needs(), None, {})
     trial = _Trial(model_fn, training)
     trial.run_server()
-    return Outcome(trial.needs, trial.output)
+    return Outcome(trial.needs, trial.output, trial.said)
 
 
 class _Trial:
@@ -107,7 +110,9 @@ class _Trial:
                 training.optimizer.initialize(tf.TensorSpec([], dtype))
             ).items()
         )
-        visit, progress = trial.begin(hparams, 1.0, received, None, self._client, sent)
+        visit, progress = trial.begin(
+            hparams, tf.constant(1), 1.0, received, None, self._client, sent
+        )
         _moved(model, seed=2)
         batch = None
         if checks.has_network(model):
@@ -121,10 +126,14 @@ class _Trial:
         """Runs the server's hooks, after the client's hooks."""
         with _eagerly():
             methods, before = self._training.methods, self._weights
-            server_hooks.broadcast(methods, self._server, before, self._hooks)
+            for hook in ("broadcast", "evaluated"):
+                server_hooks.weights_by(
+                    hook, methods, self._server, before, self._hooks
+                )
+            self._weigh()
             update = self.output.result.update
             update = getattr(update, "trainable", update)
-            server_hooks.after_round(
+            *_, self.said = server_hooks.after_round(
                 self._training,
                 self._server,
                 before,
@@ -134,6 +143,22 @@ class _Trial:
                 tf.constant(1),
                 self._hooks,
             )
+
+    def _weigh(self) -> None:
+        for method in self._training.methods:
+            if method_lib.overrides(method, "weigh"):
+                if not self.output.share:
+                    why = "finish returns no `share`, from which clients are weighed."
+                    raise contract.refuse(method, "weigh", why)
+                weighing.weight(
+                    method, self.output.share, self.output.share, self._hooks
+                )
+                if self.needs.weight:
+                    named = ", ".join(sorted(self.needs.weight))
+                    raise checks.IncompatibleMethodsError(
+                        f"{named} needs clients to weigh by their examples or alike, and"
+                        f" {method.name} weighs them: leave one of them out."
+                    )
 
 
 def _generic(structure: Any, seed: int = 0) -> Any:
@@ -262,6 +287,7 @@ def _needs_of(
         return {m.name for m in training.methods if any(overrides(m, n) for n in names)}
 
     return needs_lib.Needs(
+        weight=frozenset(reading("weight")),
         class_counts=bool(reading("class_counts") | doing("change_logits")),
         gradient_sum=bool(reading("taken") | reading("scaled_gradient_sum")),
         keys=frozenset(reading("key") | doing("change_batch", "change_pass")),

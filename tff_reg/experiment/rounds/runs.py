@@ -328,13 +328,18 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     changes = {"local_epochs": config.finetune_epochs, "same_local_steps": False}
     # A network that is evaluated otherwise than trained is trained as it was.
     hooks = ("adapt_network", "change_pass")
-    own = [m for m in config.methods if all(method_lib.overrides(m, h) for h in hooks)]
+    own = [
+        m
+        for m in config.methods
+        if m.when_finetuned or all(method_lib.overrides(m, h) for h in hooks)
+    ]
+    strengths = {f"{m.name}_{k}": v for m in own for k, v in m.when_finetuned.items()}
     name = "+".join(m.name for m in own) or "fedavg"
     alone = training.build_from_settings(
         name,
         process.model_fn or task.model_fn,
         dataclasses.replace(config, averages_all_clients=False, **changes),
-        resolution.owned(config.strengths, name),
+        {**resolution.owned(config.strengths, name), **strengths},
         server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
         **_form(task),
     )

@@ -1,0 +1,67 @@
+r"""FedBABU: rounds train the body; each client tunes the head at the end.
+
+Jaehoon Oh, Sangmook Kim, Se-Young Yun. "FedBABU: Toward Enhanced Representation for
+Federated Image Classification." ICLR 2022. https://arxiv.org/abs/2106.06042
+
+$$
+w_{\text{head}} = w^0_{\text{head}} \text{ in all rounds}
+$$
+
+The classifier keeps its initial weights while clients train, so that all of them learn
+features for the same one; weight decay does not move it, either. Copies that
+`--finetune_epochs` trains for each client's accuracy train the head alone, or all
+weights. `freeze` also leaves the head out of what is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import cards, contract, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedBABU(method.Method):
+    """Federated averaging with body aggregation and body update."""
+
+    name = "fedbabu"
+    title = "Rounds train the body; each client tunes the classifier at the end"
+    paper = "Oh et al., ICLR 2022"
+    card = cards.Card(
+        cards.CLASSES,
+        "Keeps the classifier at its initial weights in all rounds; a client tunes it "
+        "on its own data at the end.",
+        "Each client's own accuracy, with `--finetune_epochs`.",
+        cards.BY_HAND,
+    )
+    paper_settings = papers.MAN
+    exclusive = (method.CLASSIFIER,)
+
+    part: str = settings.setting(
+        "body", help="What rounds train.", choices=("body", "head", "all")
+    )
+    finetuned: str = settings.setting(
+        "head", help="What finetuned copies train.", choices=("head", "all")
+    )
+
+    @property
+    def when_finetuned(self) -> Mapping[str, Any]:  # pyright: ignore
+        return {"part": self.finetuned}
+
+    def correct_clipped(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
+        if self.part == "all":
+            return gradient
+        if not local.in_head:
+            raise contract.NeedError("it needs a network that shows its last layer.")
+        decay = local.hparams.get("weight_decay", 0.0)
+        return [
+            # Weight decay, which comes next, then adds up to 0 exactly.
+            g if is_head == (self.part == "head") else -tf.cast(decay, w.dtype) * w
+            for g, is_head, w in zip(gradient, local.in_head, local.weights)
+        ]
