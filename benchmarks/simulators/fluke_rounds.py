@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from unittest import mock
 
 import torch
 
-# torchvision, which fluke imports and rounds do not use, cannot load its operators
-# beside PyTorch's CPU build, and looks for this one.
-_library = torch.library.Library("torchvision", "FRAGMENT")
-_library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+# Rounds need nothing of torchvision, which fluke imports and which cannot be loaded
+# beside a PyTorch of another source.
+for _name in ("torchvision", "torchvision.models", "torchvision.datasets"):
+    sys.modules[_name] = mock.MagicMock()
 
 from fluke.client import Client
 from fluke.config import OptimizerConfigurator

@@ -299,10 +299,10 @@ class LocalStep:
         changed = method_lib.Batch(batch["x"], [(batch["y"], _WHOLE)])
         for method in self._methods:
             key = part_keys[method.name]
-            changed, from_batch = hook_results.changed(
+            changed, from_batch, _ = hook_results.changed(
                 self._hooks, method, "change_batch", changed, key
             )
-            forward, from_pass = hook_results.changed(
+            forward, from_pass, _ = hook_results.changed(
                 self._hooks, method, "change_pass", forward, self.model.network, key
             )
             measured[method.name] = {**from_batch, **from_pass}
