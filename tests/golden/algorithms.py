@@ -216,5 +216,6 @@ def parts(config):
     if config["algorithm"] in ("FedNAR", "FedExP") and config.get("mu"):
         result.insert(0, methods.FedProx(strength=config["mu"]))
     if config["algorithm"] == "FedSMOO" and config.get("relaxation"):
-        result.insert(0, methods.FedInit(strength=config["relaxation"]))
+        own = methods.FedInit(strength=config["relaxation"], average="models")
+        result.insert(0, own)
     return result

@@ -213,7 +213,13 @@ def _length(config, steps, rate):
         hparams["momentum"] = tf.constant(config["momentum"], tf.float64)
     start = [tf.zeros([], tf.float64)]
     local = method.Local(
-        start, start, {}, {}, hparams=hparams, num_steps=steps, num_examples=steps
+        start,
+        start,
+        {},
+        {},
+        hparams=hparams,
+        num_steps=steps,
+        weight=tf.ones([], tf.float64),
     )
     local = dataclasses.replace(local, state=own.begin(local))
     for _ in range(steps):
@@ -271,6 +277,7 @@ def _check_steps(case, key, config, training, starts):
             weights = client.begin(
                 start.sent,
                 rounds_lib.data_set(case, config["sizes"], number),
+                round_num=round_num,
                 rate_factor=tf.constant(decay ** (round_num - 1), tf.float64),
                 client=start.clients[number] if start.clients else {},
                 server=start.memory,

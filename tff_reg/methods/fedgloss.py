@@ -16,7 +16,7 @@ and a = wg in the first. The correction is not clipped. Afterwards q_i falls by
 server optimiser takes the step -D'. Evaluated is wg.
 
 The authors' code (`rule` 'published') divides Q's sum by the cohort's size as well,
-and renews a in the correction and in q_i in every local epoch. Its warm-up
+and renews a and q_i in every local epoch. Its warm-up
 (`warmup_rounds` T above 1) raises rho_l linearly from `first_radius` over T rounds; the
 server's rho is `first_radius` in the first round, then rho_l + (rho - first_radius) / T.
 """
@@ -99,15 +99,16 @@ class FedGloSS(method.Method):
         dtype = weights[0].dtype
         radius = tf.constant(self.server_radius, dtype)
         if self.warmup_rounds >= 2:
-            later = self._radius(memory["rounds"] + 1, dtype)
-            later += (self.server_radius - self.first_radius) / self.warmup_rounds
-            radius = tf.where(memory["rounds"] == 0, self.first_radius, later)
+            added = (self.server_radius - self.first_radius) / self.warmup_rounds
+            later = tf.constant(self.radius + added, dtype)
+            first = tf.constant(self.first_radius, dtype)
+            radius = tf.where(memory["rounds"] == 0, first, later)
         length = fedsam.global_norm(memory["update"])
         factor = tf.math.divide_no_nan(radius, length)
         return drift.plus(weights, [factor * d for d in memory["update"]])
 
-    def begin(self, local: method.Local) -> method.Tensors:
-        return list(local.start)
+    def begin(self, local: method.Local) -> dict[str, method.Tensors]:
+        return {"a": list(local.start), "q": list(local.memory["q"])}
 
     def gradient(
         self, local: method.Local, gradient_at: method.GradientAt
@@ -121,23 +122,34 @@ class FedGloSS(method.Method):
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        triples = zip(local.weights, self._anchor(local), local.memory["q"])
+        state = self._in_epoch(local)
+        triples = zip(local.weights, state["a"], state["q"])
         return drift.plus(gradient, [(w - a) / self.beta - q for w, a, q in triples])
 
-    def keep(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
-        return self._anchor(local)
+    def keep(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> dict[str, method.Tensors]:
+        return self._in_epoch(local)
 
-    def _anchor(self, local: method.Local) -> method.Tensors:
-        """Returns a, which the authors' code renews in every epoch."""
+    def _in_epoch(self, local: method.Local) -> dict[str, method.Tensors]:
+        """Returns a and q_i, which the authors' code renews in every epoch."""
         if self.rule == "paper":
-            return list(local.state)
-        is_new = local.begins_epoch
-        return [tf.where(is_new, w, a) for w, a in zip(local.weights, local.state)]
+            return local.state
+        new = {"a": local.weights, "q": self._next_dual(local)}
+        return {
+            name: [
+                tf.where(local.begins_epoch, n, o)
+                for n, o in zip(new[name], local.state[name])
+            ]
+            for name in new
+        }
+
+    def _next_dual(self, local: method.Local) -> method.Tensors:
+        triples = zip(local.weights, local.state["a"], local.state["q"])
+        return [q - (w - a) / self.beta for w, a, q in triples]
 
     def finish(self, local: method.Local) -> method.Finished:
-        moved = [w - a for w, a in zip(local.weights, local.state)]
-        new = [q - m / self.beta for q, m in zip(local.memory["q"], moved)]
-        return method.Finished({"q": new}, {"moved": local.delta})
+        return method.Finished({"q": self._next_dual(local)}, {"moved": local.delta})
 
     def update_memory(self, server: method.Server) -> method.Memory:
         share = 1 / (self.beta * server.num_clients)

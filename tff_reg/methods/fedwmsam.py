@@ -100,9 +100,7 @@ class FedWMSAM(fedcm.FedCM):
             return gradient_at()
         way = [t - w for t, w in zip(local.state, local.weights)]
         if self.direction == "paper":
-            length = fedsam.global_norm(way)
-            factor = tf.math.divide_no_nan(self.radius * tf.ones_like(length), length)
-            return gradient_at([factor * d for d in way])
+            return gradient_at(fedsam.ascend(way, self.radius, _NORM_EPSILON))
         if self.direction == "published":
             way = fedlesam.first_numbers(way)
         factor = -self.radius / (tf.add_n([tf.norm(d) for d in way]) + _NORM_EPSILON)
