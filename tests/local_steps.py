@@ -50,8 +50,8 @@ def gradient(
             output_axes=[(v.shape.rank - 1,) for v in weights],
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
-    gradients, num_examples, measured = step.gradient(batch, locals_, compute_key)
-    return gradients, num_examples, named(measured)
+    gradients, made = step.gradient(batch, locals_, compute_key)
+    return gradients, made.num_examples, named(made.measured)
 
 
 def named(measured):

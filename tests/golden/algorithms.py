@@ -80,7 +80,7 @@ def _gloss(rule):
         radius=config["rho_l"],
         beta=config["beta"],
         rule=rule,
-        warmup_rounds=config["T_s"],
+        warmup_rounds=max(1, config["T_s"]),
         first_radius=config["rho0"],
     )
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.golden import algorithms, clients, replay
 from tff_reg import methods, models, training as training_lib
-from tff_reg.methods import feddecorr, feduv, method as method_lib
+from tff_reg.methods import feddecorr, feddisco, feduv, method as method_lib
 from tff_reg.models import learning_model, simplex
 from tff_reg.training import local_training
 
@@ -55,7 +55,7 @@ def _calibrated(case, method, name):
 # The files of server optimisers are not replayed here.
 _KNOWN = (
     r"M_(server_optimizers|fedlc|fedrs|fedetf|feduv|feddecorr|fed\w+_client|asd|fedrcl"
-    r"|fedvls)"
+    r"|fedvls|feddisco)"
 )
 
 
@@ -270,6 +270,40 @@ def test_fedrcl(name, dtype):
 
                 features = case.floats(f"{of_case}.features")
                 _check(case, f"{of_case}.{setting}.{what}", part, features, atol32=1e-6)
+    case.check_all_read()
+
+
+@replay.parametrize("M_feddisco")
+def test_feddisco(name, dtype):
+    case = replay.Case(name, dtype)
+    for of_case, settings in case.config["cases"].items():
+        selected = case.plain(f"{of_case}.selected")
+        counts = case.floats(f"{of_case}.class_counts")[selected]
+        target = case.floats(f"{of_case}.target")
+        for setting, config in settings.items():
+            method = methods.FedDisco(
+                strength=config["a"],
+                offset=config["b"],
+                difference=config["difference"],
+            )
+            skews = [feddisco.skew(own, method.difference, target) for own in counts]
+            total = {"examples": tf.reduce_sum(counts), "skew": tf.add_n(skews)}
+            is_relative = method.difference == "kl"
+            relative = tf.math.divide_no_nan(skews, total["skew"])
+            weights = np.array(
+                [
+                    method.weigh({"examples": tf.reduce_sum(own), "skew": one}, total)
+                    for own, one in zip(counts, skews)
+                ]
+            )
+            weights /= weights.sum()
+            average = weights @ case.floats(f"{of_case}.client_params")[selected]
+            for what, value in (
+                ("difference", relative if is_relative else skews),
+                ("weights", weights),
+                ("average", average),
+            ):
+                case.check(f"{of_case}.{setting}.{what}", value, rtol64=1e-10)
     case.check_all_read()
 
 

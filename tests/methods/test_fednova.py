@@ -17,7 +17,10 @@ def _scale(method, steps, **hparams):
     hparams = {k: tf.constant(v, tf.float64) for k, v in hparams.items()}
     start = [tf.zeros([2], tf.float64)]
     local = one_weight.local(
-        start=start, hparams=hparams, num_steps=steps, num_examples=steps
+        start=start,
+        hparams=hparams,
+        num_steps=steps,
+        weight=tf.constant(steps, tf.float64),
     )
     local = dataclasses.replace(local, state=method.begin(local))
     for _ in range(steps):

@@ -15,10 +15,12 @@ from tff_reg.methods import catalogue, fedsam, method
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
+# Whose perturbation is not along the loss's gradient.
+_OTHERWISE = ("fedlesam", "fedlesams", "fedsol", "fedwmsam")
 _CLASSES = [
     m
     for m in catalogue.methods().values()
-    if method.overrides(m, "gradient") and m.name not in ("fedlesam", "fedsol")
+    if method.overrides(m, "gradient") and m.name not in _OTHERWISE
 ]
 SHARP = pytest.mark.parametrize(
     "sharp", [cls(radius=0.2) for cls in _CLASSES], ids=lambda sharp: sharp.name
@@ -26,17 +28,21 @@ SHARP = pytest.mark.parametrize(
 MODEL_FN = every_method.model_fn
 
 
-def _local(model):
+def _local(sharp, model):
     weights = list(model.trainable_variables)
     start = [tf.zeros_like(w) for w in weights]
-    return method.Local(weights, start, {}, {}, global_weights=start)
+    kept = (
+        local_steps.first_memory(sharp, where, weights)
+        for where in ("client_memory", "server_memory")
+    )
+    return method.Local(weights, start, *kept, global_weights=start)
 
 
 @SHARP
 def test_a_gradient_of_zero_moves_nothing(sharp):
     model = MODEL_FN()
     zeros = [tf.zeros_like(w) for w in model.trainable_variables]
-    for perturbation in one_weight.perturbation(sharp, _local(model), zeros):
+    for perturbation in one_weight.perturbation(sharp, _local(sharp, model), zeros):
         np.testing.assert_array_equal(perturbation, tf.zeros_like(perturbation))
 
 
@@ -73,7 +79,7 @@ def test_the_gradient_is_taken_at_perturbed_weights_which_are_restored(sharp):
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable, value)
     plain = _loss_gradient(model, batch)
-    perturbation = one_weight.perturbation(sharp, _local(model), plain)
+    perturbation = one_weight.perturbation(sharp, _local(sharp, model), plain)
     for variable, up in zip(variables, perturbation):
         variable.assign_add(up)
     expected = _loss_gradient(model, batch)

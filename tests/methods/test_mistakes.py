@@ -433,7 +433,7 @@ def test_non_finite_server_values_leave_memory_and_model_unchanged(hook):
     process = linear.build(mine)
     state = process.initialize()
     output = process.next(state, [linear.whole(*linear.examples(0))])
-    assert output.metrics["memory"]["mine/not_finite"] == 1
+    assert output.metrics["server"]["mine/not_finite"] == 1
     linear.assert_close(
         linear.weights_of(process, output.state), linear.weights_of(process, state)
     )

@@ -49,9 +49,9 @@ def test_coefficients_are_beta_distributed(concentration):
 
 def test_draws_follow_from_the_key_alone():
     term = methods.Mixup(concentration=1.0)
-    first, measured = term.change_batch(_batch(), _key(1))
-    again, _ = term.change_batch(_batch(), _key(1))
-    other, _ = term.change_batch(_batch(), _key(2))
+    first, measured, _ = term.change_batch(_batch(), _key(1))
+    again = term.change_batch(_batch(), _key(1)).value
+    other = term.change_batch(_batch(), _key(2)).value
     np.testing.assert_array_equal(first.features, again.features)
     assert not np.array_equal(first.features, other.features)
     assert 0 <= measured["coefficient"] <= 1

@@ -90,7 +90,7 @@ class FedCM(method.Method):
             uploads["taken"] = [local.weight * t for t in local.taken]
         return method.Finished(upload={"direction": uploads})
 
-    def update_memory(self, server: method.Server) -> method.Memory:
+    def update_memory(self, server: method.Server) -> Any:
         uploads = server.uploads["direction"]
         taken = [-total for total in server.delta_sum]
         if "taken" in uploads:

@@ -79,7 +79,7 @@ class FedGloSS(method.Method):
         choices=("paper", "published"),
     )
     warmup_rounds: int = settings.setting(
-        0, symbol="T", help="T, rounds over which rho_l rises.", minimum=0
+        1, symbol="T", help="T, rounds over which rho_l rises.", minimum=1
     )
     first_radius: float = settings.setting(
         1e-3, symbol="rho_0", help="rho_0, both radii in the first round.", minimum=0

@@ -141,7 +141,7 @@ class FedWMSAM(fedcm.FedCM):
             {**super().finish(local).upload, "c": change, "alignment": aligned},
         )
 
-    def update_memory(self, server: method.Server) -> method.Change:
+    def update_memory(self, server: method.Server) -> Any:
         direction = super().update_memory(server)["direction"]
         aligned = server.mean_of([server.uploads["alignment"]])[0]
         old = server.memory["alpha"]

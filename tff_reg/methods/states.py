@@ -174,8 +174,8 @@ class Local:
         whole-client data.
       epoch: The epoch of the next step, an int32 scalar from 0; needs whole-client
         data.
-      begins_epoch: Whether the next step is the first of an epoch, a bool scalar; needs
-        whole-client data.
+      begins_epoch: Whether the next step is the first of an epoch, a bool scalar; of
+        batched data, which show no epochs, whether it is the first of all.
       num_examples: Examples trained on, counted in every epoch, an int64 scalar.
       hparams: The client optimiser's hyperparameters by name, scalars: `learning_rate`
         with this round's decay, `momentum` if there is one.

@@ -15,7 +15,7 @@ from tff_reg.methods import checks, contract, method as method_lib
 from tff_reg.training import needs as needs_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key", "local")
-_OF_WHOLE_DATA = ("total_steps", "epoch", "begins_epoch")
+_OF_WHOLE_DATA = ("total_steps", "epoch")
 _AT_END = ("step_size", "taken", "scaled_gradient_sum", "weight")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 _OF_GRADIENTS = ("gradient", "correct", "correct_clipped")
@@ -135,8 +135,8 @@ class TrialHooks(Hooks):
             )
         if name in _OF_WHOLE_DATA and getattr(value, name) is None:
             raise contract.NeedError(
-                f"local.{name} needs all of a client's data at once: give client_data in"
-                " the whole-client form (tff_reg.training.WholeClientData)."
+                f"local.{name} needs all of a client's data at once: give client_data as"
+                " a tff_reg.training.WholeClientData."
             )
         if name in _AT_END and not value.has_ended:
             raise contract.NeedError(

@@ -172,7 +172,8 @@ def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any)
     work = parts.client_work.next(
         state.client_work, sent.result, client_data, client_memories, memories
     )
-    update_weight, of_weights = work.result.update_weight, {}
+    update_weight = work.result.update_weight
+    of_weights: dict[str, Any] = {}
     if parts.weigh is not None:
         update_weight, of_weights["weights"] = parts.weigh(work.share, work.has_trained)
     aggregate = parts.aggregator.next(

@@ -156,8 +156,8 @@ class _Trial:
                 if self.needs.weight:
                     named = ", ".join(sorted(self.needs.weight))
                     raise checks.IncompatibleMethodsError(
-                        f"{named} needs clients to weigh by their examples or alike, and"
-                        f" {method.name} weighs them: leave one of them out."
+                        f"{named} reads the clients' weights before {method.name} makes"
+                        " them: leave one of them out."
                     )
 
 

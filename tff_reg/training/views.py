@@ -54,11 +54,12 @@ class Views:
             decayed = tf.cast(visit.decayed["learning_rate"], dtype)
             scaled = [decayed * total for total in progress.gradient_sum]
             known["scaled_gradient_sum"] = scaled
+        first = tf.constant(0)
         if isinstance(self._training.data_form, data_forms.WholeClientData):
             known["total_steps"] = progress.total_steps
             known["epoch"] = progress.num_steps // progress.epoch_steps
             first = known["epoch"] * progress.epoch_steps
-            known["begins_epoch"] = tf.equal(progress.num_steps, first)
+        known["begins_epoch"] = tf.equal(progress.num_steps, first)
         found: dict[str, method_lib.Local] = {}
         for method in self._training.methods:
             name = method.name

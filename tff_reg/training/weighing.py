@@ -59,7 +59,7 @@ def build(
         return tf.where(total > 0, given, tf.cast(has_trained, given.dtype))
 
     @tff.tensorflow.computation(weight_type, tf.int32)
-    def metrics(total: Any, count: Any):
+    def metrics(total: Any, count: Any) -> dict[str, Any]:
         is_alike = tf.logical_and(tf.logical_not(total > 0), count > 0)
         return collections.OrderedDict(all_zero=tf.cast(is_alike, tf.int32))
 
