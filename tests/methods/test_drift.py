@@ -157,6 +157,7 @@ def _memories_at(minimum, name, examples):
         "feddyn": {"h": drifts},
         "feddc": {"h": drifts, "s": [np.zeros_like(g) for g in gradient]},
         "scaffold": {"s": gradient},
+        "fedmoswa": {"c": gradient},
         "fedavg": {},
     }[name]
 

@@ -19,6 +19,7 @@ CORRECTIONS = DOING[method.DRIFT]
 NEEDING_ONE_LABEL = {
     name for name in CLASSES if method.ONE_LABEL in CLASSES[name].needs
 }
+UNIFORM = {name for name in CLASSES if method.UNIFORM_WEIGHTING in CLASSES[name].needs}
 
 
 def test_methods_that_correct_gradients_declare_drift():
@@ -28,14 +29,16 @@ def test_methods_that_correct_gradients_declare_drift():
         for name, each in CLASSES.items()
         if any(method.overrides(each, hook) for hook in hooks)
     }
-    assert correcting == CORRECTIONS
+    # Weight decay and frozen weights correct no drift.
+    assert correcting - {"fednar", "fedbabu"} == CORRECTIONS
 
 
 def test_methods_of_the_server_step_declare_it():
     taking = {
         name
         for name, each in CLASSES.items()
-        if each.server_step or "server_optimizer" in each.required_settings
+        if not each.adds_to_model
+        and (each.server_step or "server_optimizer" in each.required_settings)
     }
     assert DOING[method.SERVER] == taking >= {"feddyn", "fedadam"}
 
@@ -43,19 +46,23 @@ def test_methods_of_the_server_step_declare_it():
 def test_alternatives_do_the_same():
     assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf", "fedvls"}
     assert DOING[method.FEATURES] == {"univarfl", "feduv"}
-    assert DOING[method.CLASSIFIER] == {"freeze", "fedetf"}
+    assert DOING[method.CLASSIFIER] == {"freeze", "fedetf", "fedbabu"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
     assert DOING[words.GRADIENT] - CORRECTIONS == sharp
-    both = {"fedspeed", "mofedsam", "fedgamma"}
+    both = {"fedspeed", "mofedsam", "fedgamma", "fedlesams"}
+    both |= {"fedsmoo", "fedgloss", "fedwmsam"}
     assert DOING[words.GRADIENT] & CORRECTIONS == both
-    others = {"scaffold", "feddyn", "feddc", "fedcm", "fednova"}
+    others = {"scaffold", "feddyn", "feddc", "fedcm", "fednova", "fedmoswa"}
     assert both | others == CORRECTIONS
 
 
 def _makes_sense(names):
     names = set(names)
     return all(len(names & doing) <= 1 for doing in DOING.values()) and not (
-        names & NEEDING_ONE_LABEL and names & DOING[words.EXAMPLES]
+        names & NEEDING_ONE_LABEL
+        and names & DOING[words.EXAMPLES]
+        or names & UNIFORM
+        and names & DOING[words.WEIGHTS]
     )
 
 

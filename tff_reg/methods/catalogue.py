@@ -50,7 +50,6 @@ BUILTIN = (
     "fedlc",
     "fedrs",
     "freeze",
-    "fedbabu",
     "fedetf",
     "fedsam",
     "fedasam",
@@ -79,6 +78,8 @@ BUILTIN = (
     "fedadam",
     "fedyogi",
     "fedadagrad",
+    # Last, as nothing may move what it holds.
+    "fedbabu",
 )
 
 # Processes that methods are compared with, which train as FedAvg but average nothing:

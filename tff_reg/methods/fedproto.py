@@ -38,8 +38,8 @@ class FedProto(method.Method):
     paper = "Tan et al., AAAI 2022"
     card = cards.Card(
         cards.FEATURES,
-        "Draws each embedding to its class's mean embedding over the clients, which the "
-        "server sends as a table.",
+        "Draws each embedding to its class's mean over the clients, which the server "
+        "sends as a table.",
         "Clients that share classes whose features drift apart.",
         cards.BY_HAND,
     )

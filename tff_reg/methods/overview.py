@@ -27,7 +27,7 @@ def by_role() -> dict[str, list[str]]:
 def alternatives() -> list[dict[str, str]]:
     """Returns, for each exclusive role, its methods: Markdown cells by column.
 
-    Methods joined by a plus can be combined.
+    Methods joined by a plus can be combined, unless another row has both.
     """
     known = ours()
     having = {
@@ -40,6 +40,11 @@ def alternatives() -> list[dict[str, str]]:
     having["mix the classes of examples, or need one class per example"] = [
         *having[words.EXAMPLES],
         " + ".join(f"`{name}`" for name in one_label),
+    ]
+    plain = [n for n in known if method_lib.UNIFORM_WEIGHTING in known[n].needs]
+    having["define the clients' weights, or take the plain mean of their models"] = [
+        *having[words.WEIGHTS],
+        " + ".join(f"`{name}`" for name in plain),
     ]
     return [
         {"what": what, "one of": ", ".join(names)}

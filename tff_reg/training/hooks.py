@@ -135,8 +135,8 @@ class TrialHooks(Hooks):
             )
         if name in _OF_WHOLE_DATA and getattr(value, name) is None:
             raise contract.NeedError(
-                f"local.{name} needs all of a client's data at once: give client_data as"
-                " a tff_reg.training.WholeClientData."
+                f"local.{name} needs all of a client's data at once: give"
+                " tff_reg.training.WholeClientData(...) as client_data."
             )
         if name in _AT_END and not value.has_ended:
             raise contract.NeedError(
