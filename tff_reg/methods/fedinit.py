@@ -10,9 +10,9 @@ $$
 
 p_i is the model at which the client ended its last round, at first the initial model.
 Other methods measure a client's movement from a_i. In the authors' code (`average`
-'updates') the server adds the mean of w_i - a_i to its model; in the paper ('models') it
-takes the mean of w_i. Both are unweighted. FL-Simulator's FedDyn, FedSpeed and FedSMOO
-average models, so that with them its option is 'models'.
+'updates') the server adds the mean of w_i - a_i to its model; in the paper ('models')
+it takes the mean of w_i. Both are unweighted. FL-Simulator's FedDyn, FedSpeed and
+FedSMOO average models, so that with them its option is 'models'.
 """
 
 from __future__ import annotations
