@@ -32,6 +32,13 @@ class Algorithm:
     sees_all: bool = False
 
 
+def epoch_decay(config):
+    """The factor of the rate per local epoch."""
+    if config.get("lr_also_decays_per_local_epoch"):
+        return config["lr_decay_per_round"]
+    return 1.0
+
+
 def _lesam(config):
     direction = "server" if config["update_cut_into_shapes"] else "published"
     return methods.FedLESAM(radius=config["rho"], direction=direction)
@@ -71,6 +78,7 @@ def _rcl(config):
         threshold=config["threshold"],
         levels=tuple(n for level in config["levels"] for n in numbers[level]),
         before_relu=config["before_relu"],
+        epoch_decay=epoch_decay(config),
     )
 
 
@@ -145,7 +153,9 @@ KNOWN = {
     ),
     "FedACG": Algorithm(
         lambda own: methods.FedACG(
-            strength=own["prox_weight"], momentum=own["server_momentum"]
+            strength=own["prox_weight"],
+            momentum=own["server_momentum"],
+            epoch_decay=epoch_decay(own),
         ),
         memories={"momentum": ("server", "momentum")},
     ),

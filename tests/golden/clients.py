@@ -35,14 +35,6 @@ def data_set(x, y):
     return tf.data.Dataset.from_tensors(element)
 
 
-def decayed(progress, factor):
-    """A client's progress with another learning rate from now on."""
-    optimizer = dict(progress.optimizer)
-    rate = optimizer["learning_rate"]
-    optimizer["learning_rate"] = rate * tf.constant(factor, rate.dtype)
-    return progress._replace(optimizer=type(progress.optimizer)(optimizer))
-
-
 def own_names(memory):
     """Memories of a sum by the names that their methods give them."""
     return {name.rpartition("/")[2]: value for name, value in memory.items()}
@@ -128,10 +120,6 @@ class Client:
         (element,) = data
         self._progress = self._round.enter(progress, element)
         return mlp.flatten(self._visit.start)
-
-    def decay(self, factor):
-        """Multiplies the learning rate of the steps that follow."""
-        self._progress = decayed(self._progress, factor)
 
     def step(self, weights, x, y) -> Step:
         """Takes a step from these weights, float [parameters], on these examples."""

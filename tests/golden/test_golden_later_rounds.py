@@ -28,33 +28,10 @@ pytestmark = pytest.mark.usefixtures("in_process")
 _NOT_OURS = ("FedAvgM",)
 
 
-@dataclasses.dataclass(frozen=True)
-class _DecayingData(training_lib.WholeClientData):
-    """FedACG's and FedRCL's authors multiply the rate after each epoch, too."""
-
-    decay: float = 1.0
-
-    def run(self, step_fn, state, element):
-        epoch = training_lib.WholeClientData(
-            batch_size=self.batch_size, shuffle=self.shuffle
-        )
-        for _ in range(self.local_epochs):
-            state = epoch.run(step_fn, state, element)
-            state = clients_lib.decayed(state, self.decay)
-        return state
-
-
-def _decays_in_epochs(config):
-    return config.get("lr_also_decays_per_local_epoch", False)
-
-
 def _training(config):
-    data = dict(
+    form = training_lib.WholeClientData(
         batch_size=config["batch"], local_epochs=config["epochs"], shuffle=False
     )
-    form = training_lib.WholeClientData(**data)
-    if _decays_in_epochs(config):
-        form = _DecayingData(**data, decay=config["lr_decay_per_round"])
     parts = algorithms.parts(config)
     if any(part.name == "fednar" for part in parts):
         config = {**config, "weight_decay": 0.0}
@@ -289,9 +266,6 @@ def _check_steps(case, key, config, training, starts):
             if "local_start" in config:
                 weights = case.plain(config["local_start"])
         epoch, batch = divmod(position, len(begins))
-        epoch = epoch if _decays_in_epochs(config) else 0
-        if epoch and batch == 0:
-            client.decay(decay)
         rows = slice(begins[batch], begins[batch] + config["batch"])
         step = client.step(weights, x[rows], y[rows])
         found = step.corrected if algorithm.sees_all else step.clipped
@@ -299,7 +273,8 @@ def _check_steps(case, key, config, training, starts):
         _check(case, step.weights, after[i], "weights")
         if f"{key}.trace.lr" in case:
             factor = algorithm.rate(position, config["epochs"] * len(begins))
-            rate = config["lr"] * factor * decay ** (round_num - 1 + epoch)
+            factor *= algorithms.epoch_decay(config) ** epoch
+            rate = config["lr"] * factor * decay ** (round_num - 1)
             assert rate == pytest.approx(trace("lr")[i])
             expected = trace("weight_decay_in_optimizer")[i]
             assert algorithm.decay(config) == pytest.approx(expected)

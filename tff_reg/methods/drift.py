@@ -23,6 +23,14 @@ def grown(
     return [old + t / server.num_clients for old, t in zip(memory, total)]
 
 
+def epoch_factor(decay: float, local: method.Local) -> Any:
+    """Returns the decay of the learning rate over a round's epochs, a scalar."""
+    if decay == 1:
+        return 1.0
+    dtype = local.start[0].dtype
+    return tf.constant(decay, dtype) ** tf.cast(local.epoch, dtype)
+
+
 def plus(gradient: Sequence[Any], added: Sequence[Any]) -> method.Tensors:
     """Adds two lists, tensor by tensor."""
     return [g + a for g, a in zip(gradient, added)]

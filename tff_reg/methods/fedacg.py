@@ -14,13 +14,14 @@ a||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
 Afterwards m' = lambda m + mean of (w_i - a), and the new model, w_g + m', is the
 plain mean of the clients' models. Evaluation uses w_g, not the a that clients receive.
 
-The authors' code also applies a round's learning-rate decay after every local epoch,
-and computes in mixed precision; ours does not.
+The authors' code also applies a round's learning-rate decay after every local epoch
+(`epoch_decay`), and computes in mixed precision, which ours does not.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -58,6 +59,17 @@ class FedACG(method.Method):
         minimum=0,
         below=1,
     )
+
+    epoch_decay: float = settings.setting(
+        1.0,
+        help="factor of the learning rate per local epoch: in the authors' code that of"
+        " a round.",
+        above=0,
+        maximum=1,
+    )
+
+    def scale_rate(self, local: method.Local) -> Any:
+        return drift.epoch_factor(self.epoch_decay, local)
 
     def term(self, step: method.Step) -> method.Term:
         squared_distance = tf.add_n(

@@ -20,18 +20,19 @@ by -1.
 
 The features are those of every block before the classifier, before the block's last
 ReLU, averaged over positions; gradients flow into both examples, and no other model is
-used. In the authors' code the learning rate also decays by the same factor after every
-local epoch, which ours does not.
+used. In the authors' code the rate also decays by a round's factor after every
+local epoch (`epoch_decay`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import cards, method, papers
+from tff_reg.methods import cards, drift, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +105,17 @@ class FedRCL(method.Method):
                 self.levels,
                 f"the model has only {len(network.blocks)} blocks.",
             )
+
+    epoch_decay: float = settings.setting(
+        1.0,
+        help="factor of the learning rate per local epoch: in the authors' code that of"
+        " a round.",
+        above=0,
+        maximum=1,
+    )
+
+    def scale_rate(self, local: method.Local) -> Any:
+        return drift.epoch_factor(self.epoch_decay, local)
 
     def term(self, step: method.Step) -> method.Term:
         blocks = step.outputs.block_outputs[:-1]
