@@ -46,7 +46,7 @@ REFUSED = {
             (
                 *("moon", "feddecorr", "feduv", "univarfl", "fedetf", "fitnet", "man"),
                 *("mixup", "kd", "fedntd", "fedgkd", "fedlc", "fedrs", "fedsol"),
-                *("asd", "fedvls", "fedrcl"),
+                *("asd", "fedvls", "fedrcl", "fedproto", "feddisco"),
             ),
             "needs a classifier",
         ),

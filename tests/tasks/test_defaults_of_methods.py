@@ -78,6 +78,11 @@ def test_every_method_names_the_source_of_its_settings():
         "fedacg": "FedACG",
         "fedrcl": "FedRCL",
         "fedvls": "FedVLS",
+        **dict.fromkeys(("fedinit", "fedsmoo", "fedwmsam"), "FL-Simulator"),
+        "fednar": "FedNAR",
+        **dict.fromkeys(("fedswa", "fedmoswa"), "FedSWA"),
+        "fedgloss": "FedGloSS",
+        "fedexp": "FedExP",
     }
 
 

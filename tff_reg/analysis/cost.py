@@ -233,8 +233,13 @@ class _Received:
             class_counts=tf.zeros([self._num_classes], tf.int32),
             relative_size=tf.constant(1.0, dtype),
             relative_weight=tf.constant(1.0, dtype),
+            round_num=tf.constant(1),
             num_steps=tf.constant(0),
+            total_steps=tf.constant(1),
+            epoch=tf.constant(0),
+            begins_epoch=tf.constant(True),
             num_examples=tf.constant(0, tf.int64),
+            weight=tf.constant(1.0, dtype),
             hparams={"learning_rate": tf.constant(0.0)},
             local_steps=1,
             step_size=tf.constant(0.0, dtype),
@@ -264,6 +269,7 @@ def _trace(methods, model_fn) -> _Step:
     training = training_lib.LocalTraining(
         training_lib.build_sgd(0.0),
         methods,
+        data_form=training_lib.WholeClientData(batch_size=1),
         population=training_lib.Population(_CLIENTS),
     )
     model_fn = training_lib.adapt_model_fn(model_fn, methods)
@@ -280,8 +286,8 @@ def _trace(methods, model_fn) -> _Step:
             "y": tf.zeros([1], tf.int32),
         }
         step = _recording_step(model, references, methods, needs)
-        gradient, _, measurements = step.gradient(batch, locals_, lambda: key)
-        outputs = [*gradient, *step.gradients, *tf.nest.flatten(measurements)]
+        gradient, made = step.gradient(batch, locals_, lambda: key)
+        outputs = [*gradient, *step.gradients, *tf.nest.flatten(made.measured)]
         for m in methods:
             gradient = m.correct(locals_[m.name], gradient)
             gradient = m.correct_clipped(locals_[m.name], gradient)

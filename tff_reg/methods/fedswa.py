@@ -1,8 +1,8 @@
 r"""FedSWA: a learning rate that falls within each round.
 
-Junkang Liu, Yuanyuan Liu, Fanhua Shang, Hongying Liu, Jin Liu, Wei Feng. "Improving
-Generalization in Federated Learning with Highly Heterogeneous Data via Momentum-Based
-Stochastic Controlled Weight Averaging." ICML 2025. https://arxiv.org/abs/2507.20016
+Junkang Liu, Yuanyuan Liu, Fanhua Shang, Hongying Liu, Jin Liu, Wei Feng. "FedSWA:
+Improving Generalization in Federated Learning with Highly Heterogeneous Data via
+Momentum-Based Stochastic Controlled Weight Averaging." ICML 2025. https://arxiv.org/abs/2507.20016
 
 $$
 \eta_k = 2 \eta \left(1 - \frac{k}{K}\right), \qquad k = 0, \ldots, K - 1

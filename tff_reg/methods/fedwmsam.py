@@ -1,7 +1,9 @@
 r"""FedWMSAM: personalised client momentum that also predicts SAM's perturbation.
 
-Tianle Li, Yongzhi Huang et al. "FedWMSAM: Fast and Flat Federated Learning via Weighted
+Tianle Li, Yongzhi Huang, Linshan Jiang, Chang Liu, Qipeng Xie, Wenfeng Du, Lu Wang,
+Kaishun Wu. "FedWMSAM: Fast and Flat Federated Learning via Weighted
 Momentum and Sharpness-Aware Minimization." NeurIPS 2025.
+https://github.com/Huang-Yongzhi/NeurlPS_FedWMSAM
 
 $$
 \alpha \nabla \ell\left(w + \rho \frac{t - w}{\| t - w \|}\right) + (1 - \alpha) D_i,
