@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
+import tensorflow as tf
+
 from tff_reg import methods
 
 
@@ -30,6 +32,20 @@ class Algorithm:
     rate: Callable[[int, int], float] = lambda k, steps: 1.0
     decay: Callable[[Any], float] = lambda config: config["weight_decay"]
     sees_all: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ByBatches(methods.Method):
+    """Clients weigh by their batches, as in the code of ASD's authors."""
+
+    name = "by_batches"
+
+    def finish(self, local):
+        steps = tf.cast(local.num_steps, local.start[0].dtype)
+        return methods.Finished(share={"steps": steps})
+
+    def weigh(self, own, total):
+        return own["steps"]
 
 
 def epoch_decay(config):
@@ -221,6 +237,8 @@ def parts(config):
     """The methods of a configuration: the algorithm's and those that it adds."""
     own = KNOWN[config["algorithm"]].make(config)
     result = [] if own is None else [own]
+    if config.get("weighted_by") == "batches":
+        result.append(ByBatches())
     if config.get("mu_mean"):
         result.insert(0, methods.MAN(strength=config["mu_mean"]))
     if config["algorithm"] in ("FedNAR", "FedExP") and config.get("mu"):

@@ -45,16 +45,10 @@ def _weighting(config):
     return rounds_lib.NUM_EXAMPLES if is_weighted else rounds_lib.UNIFORM
 
 
-def _is_known(config):
-    # No clients of ours weigh by their batches yet.
-    is_ours = config.get("weighted_by", "examples") == "examples"
-    return is_ours and config["algorithm"] in algorithms.KNOWN
-
-
 def _variants(name):
     """The variants of a file whose algorithms are known here."""
     config = replay.Case(name, "float64").config
-    return [key for key in config if _is_known(config[key])]
+    return [key for key in config if config[key]["algorithm"] in algorithms.KNOWN]
 
 
 @pytest.mark.golden
