@@ -16,9 +16,9 @@ and a = wg in the first. The correction is not clipped. Afterwards q_i falls by
 server optimiser takes the step -D'. Evaluated is wg.
 
 The authors' code (`rule` 'published') divides Q's sum by the cohort's size as well,
-and renews a and q_i in every local epoch. Its warm-up (`warmup_rounds` T above 1) raises
-rho_l linearly from `first_radius` over T rounds; the server's rho is `first_radius` in
-the first round, and then the full rho_l + (rho - first_radius) / T.
+and renews a and q_i in every local epoch. In its warm-up (`warmup_rounds` T above 1)
+rho_l rises linearly from `first_radius` over T rounds; the server's rho is
+`first_radius` in the first round, and then the full rho_l + (rho - first_radius) / T.
 """
 
 from __future__ import annotations
