@@ -12,12 +12,12 @@ import torch
 for _name in ("torchvision", "torchvision.models", "torchvision.datasets"):
     sys.modules[_name] = mock.MagicMock()
 
-from fluke.client import Client
-from fluke.config import OptimizerConfigurator
-from fluke.data import FastDataLoader
-from fluke.server import Server
+from fluke.client import Client  # noqa: E402
+from fluke.config import OptimizerConfigurator  # noqa: E402
+from fluke.data import FastDataLoader  # noqa: E402
+from fluke.server import Server  # noqa: E402
 
-from benchmarks.simulators import serving, torch_models
+from benchmarks.simulators import serving, torch_models  # noqa: E402
 
 
 def main(path: str) -> None:
