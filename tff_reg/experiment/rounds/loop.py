@@ -107,7 +107,7 @@ class Rounds:
         )
         self._clients: Optional[ClientResults] = None
         self._rounds_saved = 0
-        self._not_finite_reported = False
+        self._reported: set[str] = set()
 
     def __enter__(self) -> Rounds:
         return self
@@ -387,14 +387,18 @@ class Rounds:
         if run.stopped_early:
             why = run.stopped_early["reason"]
             say(f"The run ends after round {round_num}: {why}.")
+        once: dict[str, str] = {}
         loss = row[metrics.TRAINING_LOSS]
-        if loss is None or math.isfinite(loss) or self._not_finite_reported:
-            return
-        self._not_finite_reported = True
-        say(
-            f"Round {round_num}: the training loss is {float(loss)}. A smaller client"
-            " learning rate, or clipping of gradients, may help."
-        )
+        if loss is not None and not math.isfinite(loss):
+            once["loss"] = (
+                f"the training loss is {float(loss)}. A smaller client learning rate, or"
+                " clipping of gradients, may help."
+            )
+        if row.get(metrics.ALL_ZERO):
+            once["weights"] = "all clients have the weight 0, and weigh alike."
+        for what in once.keys() - self._reported:
+            say(f"Round {round_num}: {once[what]}")
+        self._reported.update(once)
 
     def finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""

@@ -20,6 +20,8 @@ TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
 NOT_FINITE = "/not_finite"
+# Whether the hook `weigh` of a method gave all clients the weight 0.
+ALL_ZERO = "weights/all_zero"
 DRIFT = "drift"
 # Metrics of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
