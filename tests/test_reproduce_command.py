@@ -25,6 +25,8 @@ NUMBERED = {
     "man": ([1, 2, 3], [1, 2, 3, 4]),
     "univarfl": ([1, 2], [1]),
     "fl_simulator": ([1], []),
+    "fedsmoo": ([1], []),
+    "fedinit": ([1], []),
     "asd": ([2], []),
     "fedrcl": ([1], []),
     "fedexp": ([1], []),

@@ -37,6 +37,8 @@ _QUANTITIES: Mapping[str, Any] = {
         **dict.fromkeys(("IID", "Dir-0.6", "Dir-0.3", "Dir-0.1"), ("best",)),
         "Time / round": ("seconds",),
     },
+    "fedsmoo/table1": ("best",),
+    "fedinit/table1": ("best",),
     "asd/table2": ("accuracy",),
     "fedexp/table1": ("accuracy",),
     "fedrcl/table1": ("accuracy",),

@@ -159,6 +159,7 @@ _FEDEXP = Paper(
             server_learning_rate=0.1,
             server_epsilon=0.1,
         ),
+        "FedExP": variant(process="fedexp", fedexp_epsilon=0.001),
     },
     {
         "CIFAR-10": variant(task="cifar10"),

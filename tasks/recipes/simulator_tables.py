@@ -61,6 +61,9 @@ _ROWS = {
         fedspeed_radius=_SAM_RADIUS,
         fedspeed_ascent="clean",
     ),
+    "FedSMOO": variant(
+        process="fedsmoo", fedsmoo_strength=0.1, fedsmoo_radius=_SAM_RADIUS
+    ),
 }
 _SECONDS = variant(
     "Seconds depend on the machine: the README's are of a V100. The run is that of"
@@ -98,7 +101,39 @@ _PAPER = Paper(
     _ROWS,
     COLUMNS,
 )
+_UNKNOWN = variant(
+    "The paper's text was not at hand: its numbers and its table's number are unknown"
+    " here. The settings are those of FL-Simulator, by its authors.",
+)
+_FEDSMOO = Paper(
+    "fedsmoo",
+    "FedSMOO, Sun et al., ICML 2023",
+    SETTINGS
+    | _UNKNOWN
+    | variant(
+        "CIFAR-10 is in fl_simulator/table1.",
+        task="cifar100",
+        pixel_mean=(0.5071, 0.4867, 0.4408),
+        pixel_std=(0.2675, 0.2565, 0.2761),
+    ),
+    _ROWS,
+    COLUMNS,
+)
+_FEDINIT = Paper(
+    "fedinit",
+    "FedInit, Sun et al., NeurIPS 2023",
+    SETTINGS | _UNKNOWN,
+    {
+        **_ROWS,
+        "FedInit": variant(
+            process="fedinit", fedinit_strength=0.1, fedinit_average="updates"
+        ),
+    },
+    COLUMNS,
+)
 TABLES = (
     Table(_PAPER, "1"),
     Table(_PAPER, "1 (200 clients)", variant(num_clients=200, batch_size=25)),
+    Table(_FEDSMOO, "1"),
+    Table(_FEDINIT, "1"),
 )
