@@ -391,8 +391,8 @@ class Rounds:
         loss = row[metrics.TRAINING_LOSS]
         if loss is not None and not math.isfinite(loss):
             once["loss"] = (
-                f"the training loss is {float(loss)}. A smaller client learning rate, or"
-                " clipping of gradients, may help."
+                f"the training loss is {float(loss)}. A smaller client learning rate,"
+                " or clipping of gradients, may help."
             )
         if row.get(metrics.ALL_ZERO):
             once["weights"] = "all clients have the weight 0, and weigh alike."
