@@ -167,7 +167,7 @@ def test_mixup_step(name, dtype):
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
-    mixed, measured = FixedMixup().change_batch(
+    mixed, measured, _ = FixedMixup().change_batch(
         method.Batch(batch["x"], [(batch["y"], 1.0)]), None
     )
     case.check_summary("mixed_x", _nchw(mixed.features))
@@ -253,7 +253,7 @@ def test_stochdepth_step(name, dtype):
         case.check(f"{prefix}.loss", loss, step=step)
 
     def run(term):
-        settings, _ = term.change_pass(
+        settings, *_ = term.change_pass(
             forward.ForwardPass(training=True, update_statistics=False), network, None
         )
         logits = network(batch["x"], settings).logits
