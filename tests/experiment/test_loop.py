@@ -234,14 +234,16 @@ def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process, rejecte
             num_examples=np.int32(0),
             rejected_clients=np.int32(rejected),
         )
+        output.metrics["server"] = {"fedexp/server_rate": np.float32(0)}
         return output
 
     notes = Notes()
     process = Wrapped(tiny_process, after=reject)
     result = run(process=process, total_rounds=1, progress=notes)
-    loss = result.rows[0]["training/loss"]
-    # Where nobody trained, nothing was measured.
-    assert np.isnan(loss) if rejected else loss is None
+    for name in ("training/loss", "server/fedexp/server_rate"):
+        value = result.rows[0][name]
+        # Where nobody trained, nothing was measured.
+        assert np.isnan(value) if rejected else value is None
     assert result.summary["final_training_loss"] is None
     assert result.summary["ends_finite"] == (not rejected)
     assert any("3 of 3 clients" in line for line in notes.lines) == bool(rejected)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.golden import clients as clients_lib, mlp
-from tff_reg import methods, training as training_lib
+from tff_reg import methods, testing, training as training_lib
 from tff_reg.methods import catalogue, method
 from tff_reg.training import local_training
 
@@ -123,6 +123,52 @@ def test_server_steps_that_add_stand_beside_another():
     made = mlp.flatten(output.state.global_model_weights.trainable)
     np.testing.assert_allclose(made, expected, rtol=1e-13)
     assert output.metrics["server"]["fedexp/server_rate"] == pytest.approx(factor)
+
+
+def test_what_is_evaluated_is_the_processs_model():
+    process = _process([methods.FedExP()])
+    first, second = [output.state for output in _rounds(process, [[0, 1], [1, 2]])]
+    last = mlp.flatten(second.finalizer["weights"].trainable)
+    expected = (_flat(process, first) + last) / 2  # Of the first round: the model.
+    made = mlp.flatten(second.global_model_weights.trainable)
+    np.testing.assert_allclose(made, expected, rtol=1e-13)
+    np.testing.assert_array_equal(_flat(process, second), made)
+    zeros = tf.nest.map_structure(np.zeros_like, second.global_model_weights)
+    given = process.set_model_weights(second, zeros)
+    assert not _flat(process, given).any()
+    state = process.next(given, [clients_lib.data_set(*_data(0))]).state
+    old = process.set_model_weights(process.initialize(), zeros)
+    plain = process.next(old, [clients_lib.data_set(*_data(0))]).state
+    # One client has the factor 1.
+    moved = _flat(process, plain)
+    np.testing.assert_allclose(_flat(process, state), moved / 2, atol=1e-15)
+
+
+class _Nought(methods.Method):
+    name = "nought"
+
+    def evaluated(self, weights, memory):
+        return [0 * w for w in weights]
+
+
+def test_a_method_may_only_say_what_is_evaluated():
+    assert not _weights(_process([_Nought()]), [[0]]).any()
+
+
+def test_an_unweighted_aggregator_takes_clients_alike():
+    mean = training_lib.aggregators.declare(
+        tff.aggregators.UnweightedMeanFactory(), adds_noise=False, keeps_sums=True
+    )
+    data = [testing.client(*each) for each in enumerate((6, 14, 3))]
+    exp = methods.FedExP(epsilon=1e-9)
+    rates = []
+    for given in ({"model_aggregator": mean}, {"client_weighting": _UNIFORM}):
+        process = testing.build([exp], **given)
+        metrics = process.next(process.initialize(), data).metrics
+        rates.append(metrics["server"]["fedexp/server_rate"])
+    assert rates[0] == pytest.approx(rates[1]) and rates[0] > 1
+    with pytest.raises(ValueError, match="feddisco weighs .* plain mean"):
+        testing.build([methods.FedDisco()], model_aggregator=mean)
 
 
 def test_the_models_of_fedinits_paper_are_averaged():

@@ -105,6 +105,7 @@ def build_regularized(
       client_weighting: The clients' weights in the average of their updates.
       model_distributor: Sends the model to the clients; None broadcasts it.
       model_aggregator: Any TFF aggregator, also for uploads; None is the weighted mean.
+        With an unweighted one `client_weighting` is UNIFORM.
       metrics_aggregator: As in TFF's builders; None sums and finalises.
       client_data: The form of the client data.
       max_gradient_norm: Maximum global norm of a gradient; None disables clipping.
@@ -141,6 +142,9 @@ def build_regularized(
         debug_eager,
     )
     server_optimizer = server_optimizer_fn or tff.learning.optimizers.build_sgdm(1.0)
+    if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
+        client_weighting = tff.learning.ClientWeighting.UNIFORM
+        _check_plain_mean(training.methods)
     _check_server(training.methods, server_optimizer, client_weighting)
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
     build_work = functools.partial(
@@ -302,6 +306,15 @@ def _check_server(
             )
         if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
             raise ValueError(finalizer_lib.NO_OPTIMIZER.format(method.name))
+
+
+def _check_plain_mean(methods: Sequence[method_lib.Method]) -> None:
+    for method in methods:
+        if method_lib.overrides(method, "weigh"):
+            raise ValueError(
+                f"{method.name} weighs the clients, and the aggregator takes their"
+                " plain mean, as dp does: leave one of them out."
+            )
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:

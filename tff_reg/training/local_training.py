@@ -11,7 +11,7 @@ from tff_reg.lazy import tff
 from tff_reg.methods import checks, method as method_lib
 from tff_reg.training import data_forms, schedules
 
-_STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
+_STATEFUL = ("finish", "broadcast", "update_memory", "next_model", "evaluated")
 
 
 @dataclasses.dataclass(frozen=True)

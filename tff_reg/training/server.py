@@ -45,10 +45,6 @@ class Server:
         metrics: dict[str, Any] = collections.OrderedDict(finalizer=output.measurements)
         return output.state, output.result, metrics
 
-    def evaluated(self, state: Any, weights: Any) -> Any:
-        """Returns the `ModelWeights` that are evaluated, unplaced."""
-        return weights
-
     def get_hparams(self, state: Any) -> Any:
         """Returns the server optimiser's hyperparameters, as unplaced tensors."""
         return self._finalizer.get_hparams(state)
@@ -66,7 +62,9 @@ class RememberingServer(Server):
     """A server with memories and uploads.
 
     Its state holds the finalizer's state as `optimizer`, the methods' memories as
-    `memory` and the state of the uploads' aggregation as `uploads`.
+    `memory` and the state of the uploads' aggregation as `uploads`. If a method has the
+    hook `evaluated`, the process's `ModelWeights` are those that it makes, and the
+    state holds the weights that training goes on with as `weights`.
     """
 
     def __init__(
@@ -93,11 +91,16 @@ class RememberingServer(Server):
             optimizer=super().initialize(weights),
             memory=tff.federated_map(self._memories.initial_server, weights),
             uploads=self._uploads.initialize(),
+            **self._kept(weights),
         )
         return tff.federated_zip(parts)
 
+    def _kept(self, weights: Any) -> dict[str, Any]:
+        """Returns the part of the state that holds weights beside the evaluated."""
+        return {} if self._evaluated is None else {"weights": weights}
+
     def leaving(self, state: Any, weights: Any) -> tuple[Any, Any]:
-        _, memory, _ = state
+        _, memory, _, weights, *_ = *state, weights
         sent = tff.federated_broadcast(tff.federated_map(self._memories.sent, memory))
         if self._broadcast is not None:
             weights = tff.federated_map(self._broadcast, (memory, weights))
@@ -110,7 +113,7 @@ class RememberingServer(Server):
         update: Any,
         work: client_work_lib.ClientWorkOutput,
     ) -> tuple[Any, Any, dict[str, Any]]:
-        optimizer, memory, uploads_state = state
+        optimizer, memory, uploads_state, weights, *_ = *state, weights
         optimizer, new, metrics = super().next(optimizer, weights, update, work)
         summed = self._uploads.next(uploads_state, work.uploads, work.has_trained)
         uploads, count = summed.result
@@ -118,15 +121,15 @@ class RememberingServer(Server):
             self._update, (memory, weights, new, update, uploads, count)
         )
         parts: dict[str, Any] = collections.OrderedDict(
-            optimizer=optimizer, memory=memory, uploads=summed.state
+            optimizer=optimizer,
+            memory=memory,
+            uploads=summed.state,
+            **self._kept(new),
         )
+        if self._evaluated is not None:
+            new = tff.federated_map(self._evaluated, (memory, new))
         metrics.update(uploads=summed.measurements, server=said)
         return tff.federated_zip(parts), new, metrics
-
-    def evaluated(self, state: Any, weights: Any) -> Any:
-        if self._evaluated is None:
-            return weights
-        return self._evaluated(state["memory"], weights)
 
     def get_hparams(self, state: Any) -> Any:
         return super().get_hparams(state["optimizer"])
@@ -147,5 +150,5 @@ class RememberingServer(Server):
             collections.OrderedDict(state["memory"]),
         )
         changed: dict[str, Any] = collections.OrderedDict(state)
-        changed["memory"] = memory
+        changed.update(memory=memory, **self._kept(weights))
         return changed

@@ -210,7 +210,7 @@ def _of_state(parts: Parts, state_type: Any) -> dict[str, tff.Computation]:
 
     @tff.tensorflow.computation(state_type)
     def get_model_weights(state: Any):
-        return parts.server.evaluated(state.finalizer, state.global_model_weights)
+        return state.global_model_weights
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
     def set_model_weights(state: Any, weights: Any):

@@ -273,7 +273,7 @@ class Rounds:
             of_methods = [
                 name
                 for name in found
-                if name.startswith("training/") and name.count("/") == 2
+                if name.startswith(("training/", "server/")) and name.count("/") == 2
                 if not name.endswith(metrics.NOT_FINITE)
             ]
             names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
