@@ -137,6 +137,10 @@ _S = {"s": methods.zeros}
             "^mine.term .*the measurement 'logits' must be a number, is float64",
         ),
         (
+            {"finish": lambda self, local: methods.Finished(share=tf.constant(1.0))},
+            "^mine.finish .*share must be a mapping of names, not float32",
+        ),
+        (
             {"correct": _kernel_only},
             "^mine.correct .*must return 2 tensors, one per weight.* not 1",
         ),

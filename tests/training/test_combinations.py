@@ -47,6 +47,7 @@ def test_alternatives_do_the_same():
     assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf", "fedvls"}
     assert DOING[method.FEATURES] == {"univarfl", "feduv"}
     assert DOING[method.CLASSIFIER] == {"freeze", "fedetf", "fedbabu"}
+    assert DOING[method.RATE] == {"fedswa", "fedmoswa"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
     assert DOING[words.GRADIENT] - CORRECTIONS == sharp
     both = {"fedspeed", "mofedsam", "fedgamma", "fedlesams"}

@@ -111,6 +111,27 @@ def test_two_kinds_of_weights_are_refused(other):
         _process(catalogue.build(f"feddisco+{other}", {}), _UNIFORM)
 
 
+class _ByRarity(methods.Method):
+    """The share of a client without the last class is not finite."""
+
+    name = "by_rarity"
+
+    def finish(self, local):
+        counts = tf.cast(local.class_counts, tf.float64)
+        return methods.Finished(share={"rarity": 1 / counts[-1]})
+
+    def weigh(self, own, total):
+        return own["rarity"] / total["rarity"]
+
+
+def test_clients_whose_shares_are_not_finite_are_left_out():
+    counts = _shares()[:, -1] * np.array(_COUNTS)
+    assert np.flatnonzero(counts).tolist() == [2]
+    process = _process([_ByRarity()], _BY_EXAMPLES)
+    (output,) = _rounds(process, [[0, 1, 2]])
+    np.testing.assert_allclose(_flat(process, output.state), _alone()[1][2], rtol=1e-13)
+
+
 def test_server_steps_that_add_stand_beside_another():
     start, models = _alone()
     step = np.mean(models, axis=0) - start

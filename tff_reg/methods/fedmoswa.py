@@ -39,7 +39,7 @@ class FedMoSWA(method.Method):
     )
     paper_settings = papers.FEDSWA
     required_settings = {"client_weighting": "uniform"}
-    exclusive = (method.DRIFT,)
+    exclusive = (method.DRIFT, method.RATE)
     client_memory = {"c": memories.zeros}
     server_memory = {"c": memories.sent(memories.zeros), "rounds": memories.count}
     uploads = ("c",)

@@ -36,6 +36,7 @@ class FedSWA(method.Method):
     )
     paper_settings = papers.FEDSWA
     required_settings = {"client_weighting": "uniform"}
+    exclusive = (method.RATE,)
 
     def scale_rate(self, local: method.Local) -> Any:
         return 2 * falling(local)

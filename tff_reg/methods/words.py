@@ -20,6 +20,7 @@ WEIGHTS = "define the clients' weights"
 EVALUATION = "define which weights are evaluated"
 FEATURES = "spread the features and vary the predictions"
 CLASSIFIER = "define the classifier"
+RATE = "let the learning rate fall within a round"
 EXCLUSIVE = (
     EXAMPLES,
     LOGITS,
@@ -31,6 +32,7 @@ EXCLUSIVE = (
     EVALUATION,
     FEATURES,
     CLASSIFIER,
+    RATE,
 )
 # The roles that follow from overridden hooks.
 BY_HOOK = {
@@ -55,6 +57,7 @@ ALLOWED = {
         "SERVER": SERVER,
         "FEATURES": FEATURES,
         "CLASSIFIER": CLASSIFIER,
+        "RATE": RATE,
     },
     "needs": {
         "ONE_LABEL": ONE_LABEL,

@@ -166,12 +166,14 @@ class Finishing:
 def blamed_names(methods: Sequence[method_lib.Method]) -> list[str]:
     """Returns the names of the methods that have a metric `<method>/not_finite`.
 
-    They have a term, memories or uploads, which may not be finite.
+    They have a term, memories, uploads or shares, which may not be finite.
     """
     return [
         m.name
         for m in methods
-        if method_lib.overrides(m, "term") or m.client_memory or m.uploads
+        if m.client_memory
+        or m.uploads
+        or any(method_lib.overrides(m, hook) for hook in ("term", "weigh"))
     ]
 
 

@@ -82,6 +82,7 @@ def finished(
         )
     if own.scale is not None:
         contract.check_scalar(method, "finish", "scale", own.scale)
+    contract.check_names(method, "finish", "share", own.share, own.share)
     for name, value in own.share.items():
         contract.check_scalar(method, "finish", f"the share {name!r}", value)
     packed = {

@@ -32,7 +32,7 @@ DEFAULTS = {name: _SETTINGS[name] for name in (*_MAIN, *_SETTINGS)}
 _IN_HEADER = (
     *_MAIN,
     *("process", "seed", "concentration", "classes_per_client", "norm"),
-    "client_sampling",
+    *("client_sampling", "client_evaluation"),
 )
 
 
