@@ -188,8 +188,6 @@ def test_an_unweighted_aggregator_takes_clients_alike():
         metrics = process.next(process.initialize(), data).metrics
         rates.append(metrics["server"]["fedexp/server_rate"])
     assert rates[0] == pytest.approx(rates[1]) and rates[0] > 1
-    with pytest.raises(ValueError, match="feddisco weighs .* plain mean"):
-        testing.build([methods.FedDisco()], model_aggregator=mean)
 
 
 def test_the_models_of_fedinits_paper_are_averaged():

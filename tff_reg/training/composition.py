@@ -144,7 +144,6 @@ def build_regularized(
     server_optimizer = server_optimizer_fn or tff.learning.optimizers.build_sgdm(1.0)
     if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
         client_weighting = tff.learning.ClientWeighting.UNIFORM
-        _check_plain_mean(training.methods)
     _check_server(training.methods, server_optimizer, client_weighting)
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
     build_work = functools.partial(
@@ -309,15 +308,6 @@ def _check_server(
             )
         if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
             raise ValueError(finalizer_lib.NO_OPTIMIZER.format(method.name))
-
-
-def _check_plain_mean(methods: Sequence[method_lib.Method]) -> None:
-    for method in methods:
-        if method_lib.overrides(method, "weigh"):
-            raise ValueError(
-                f"{method.name} weighs the clients, and the aggregator takes their"
-                " plain mean, as dp does: leave one of them out."
-            )
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
