@@ -251,12 +251,6 @@ def test_exact_sums_refuse_aggregators_that_change_them(name, kind, changes):
         _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
 
 
-def test_a_plain_mean_refuses_clients_weights():
-    model_fn = functools.partial(_model_fn, norm=False)
-    with pytest.raises(ValueError, match="^feddisco weighs the clients, and the agg"):
-        _build("feddisco", "dp", model_fn, dp_noise_multiplier=0.1)
-
-
 def test_properties_of_aggregators_are_known_declared_or_missed(monkeypatch):
     said = []
     monkeypatch.setattr(aggregation.logging, "warning", said.append)

@@ -24,22 +24,16 @@ def build_update_aggregator(
     has_statistics: bool = False,
     needing_exact: Sequence[str] = (),
     weight_dtype: Any = np.float32,
-    weighing: Sequence[str] = (),
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
     Without `has_statistics`, training changes no non-trainable weights, and an
     aggregator gets the trainable ones only. `needing_exact` are the names of the
-    methods that need exact sums of uploads, `weighing` of those that weigh clients.
+    methods that need exact sums of uploads.
     """
     weight_type = tff.TensorType(weight_dtype)
     if model_aggregator is None:
         return tff.aggregators.MeanFactory().create(update_type, weight_type)
-    if weighing and isinstance(model_aggregator, _UNWEIGHTED):
-        raise ValueError(
-            f"{weighing[0]} weighs the clients, and the aggregator takes their plain"
-            " mean: leave one of them out."
-        )
     factory = _as_weighted(model_aggregator)
     is_whole = getattr(update_type, "python_container", None) is (
         tff.learning.models.ModelWeights

@@ -187,10 +187,8 @@ def _compose(
     exact = method_lib.EXACT_UPLOADS
     # Other aggregators than the mean take weights in float32 alone.
     weight_dtype = np.float32
-    weighing_methods = [
-        m.name for m in training.methods if method_lib.overrides(m, "weigh")
-    ]
-    if weighing_methods and model_aggregator is None:
+    weighs = any(method_lib.overrides(m, "weigh") for m in training.methods)
+    if weighs and model_aggregator is None:
         weight_dtype = weights_type.trainable[0].dtype
     aggregator = aggregation.build_update_aggregator(
         model_aggregator,
@@ -198,7 +196,6 @@ def _compose(
         has_statistics=description.has_statistics,
         needing_exact=[m.name for m in training.methods if exact in m.needs],
         weight_dtype=weight_dtype,
-        weighing=weighing_methods,
     )
     memories = memory_lib.build_memories(training.methods, weights_type)
     client_work = build_work(description, memories)
