@@ -19,7 +19,9 @@ _OWN_SETTINGS = {words.GRADIENT, method.DRIFT, method.SERVER}
 REGULARIZERS = [
     n
     for n in NAMES
-    if n != "fedavg" and not _OWN_SETTINGS & checks.exclusive_of(CLASSES[n])
+    if n != "fedavg"
+    and method.UNIFORM_WEIGHTING not in CLASSES[n].needs
+    and not _OWN_SETTINGS & checks.exclusive_of(CLASSES[n])
 ]
 WITH_TERM = [n for n in REGULARIZERS if method.overrides(CLASSES[n], "term")]
 

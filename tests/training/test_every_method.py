@@ -30,7 +30,11 @@ def _all_but(names, chosen):
     ]
 
 
-_STATELESS = [n for n in every_method.NAMES if n not in every_method.STATEFUL]
+# Weights that depend on the cohort take a second exchange in a round.
+_TWO_EXCHANGES = ("feddisco",)
+_STATELESS = [
+    n for n in every_method.NAMES if n not in (*every_method.STATEFUL, *_TWO_EXCHANGES)
+]
 _ALL_TERMS = every_method.sum_of(every_method.WITH_TERM)
 _SUMS = [_ALL_TERMS, "mixup+stochdepth+freeze+fedasam", "scaffold+fedsam+man+fedavgm"]
 _LATER_SUMS = ["feduv+fedetf+fedsol+fedcm+fedacg", "fedlc+fedlesam+fednova+man"]
@@ -133,6 +137,13 @@ def test_stateless_processes_compile_to_both_forms(contexts, name):
     state_type = process.initialize.type_signature.result.member
     for form in forms:
         assert state_type.is_assignable_from(form.type_signature.result[0].member)
+
+
+@pytest.mark.parametrize("name", _TWO_EXCHANGES)
+def test_processes_of_two_exchanges_do_not(contexts, name):
+    process, library = every_method.build(name), tff.backends.mapreduce
+    with contexts("in_process"), pytest.raises(ValueError, match="dependent on aggreg"):
+        library.get_map_reduce_form_for_computation(process.next)
 
 
 @pytest.mark.parametrize("name", _all_but(every_method.STATEFUL, ["feddc"]))
