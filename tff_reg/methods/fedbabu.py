@@ -8,9 +8,10 @@ w_{\text{head}} = w^0_{\text{head}} \text{ in all rounds}
 $$
 
 The classifier keeps its initial weights while clients train, so that all of them learn
-features for the same one; weight decay does not move it, either. Copies that
-`--finetune_epochs` trains for each client's accuracy train the head alone, or all
-weights. `freeze` also leaves the head out of what is sent.
+features for the same one; the weight decay of SGD does not move it, either (that of
+another optimiser may). Copies that `--finetune_epochs` trains for each client's
+accuracy train the head alone, or all weights. `freeze` also leaves the head out of what
+is sent.
 """
 
 from __future__ import annotations

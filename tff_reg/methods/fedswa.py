@@ -9,7 +9,9 @@ $$
 $$
 
 Step k of a client's K has the rate eta_k; eta has the cosine schedule over rounds. The
-mean of the clients' models is unweighted; the server may take longer steps.
+mean of the clients' models is unweighted; the server may take longer steps. Methods
+that divide by K eta (SCAFFOLD) or count steps (FedNova) take the K steps as equally
+long; in the sum the rates are (K + 1) / K of that.
 """
 
 from __future__ import annotations
