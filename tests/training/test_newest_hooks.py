@@ -201,6 +201,28 @@ def test_the_models_of_fedinits_paper_are_averaged():
     assert not np.allclose(_weights(other, [[0, 1, 2], [0, 2]]), expected, rtol=1e-6)
 
 
+def test_fednars_decay_is_not_scaled_by_fedcms_share():
+    own = catalogue.build("fednar+fedcm", {"fednar_strength": 0.01})
+    inside = _process(own, optimizer=training_lib.build_sgd(0.1))
+    # A fraction of K below 1: the population's first client has less than a batch.
+    population = training_lib.Population(len(_COUNTS), local_steps=0.6)
+    outside = _process([methods.FedCM()], population=population)
+    made, expected = (_weights(one, [[0, 1]]) for one in (inside, outside))
+    np.testing.assert_allclose(made, expected, rtol=1e-12)
+
+
+def test_fedwmsam_is_perturbed_from_where_fedinit_begins():
+    own = [methods.FedInit(strength=0.5), methods.FedWMSAM(radius=0.5)]
+    near = [own[0], methods.FedWMSAM(radius=0.0)]
+    # One step a round, at which the target is where the client begins.
+    form = training_lib.WholeClientData(20, 1, shuffle=False)
+    made, expected = (
+        _weights(_process(each, data_form=form), [[0, 1, 2], [0, 2]])
+        for each in (own, near)
+    )
+    np.testing.assert_allclose(made, expected, rtol=1e-12)
+
+
 class _Halving(methods.Method):
     name = "halving"
 

@@ -56,7 +56,6 @@ BUILTIN = (
     "fedlesam",
     "fedsol",
     "fedinit",
-    "fednar",
     "fedswa",
     "scaffold",
     "feddyn",
@@ -70,6 +69,8 @@ BUILTIN = (
     "fedgloss",
     "fedmoswa",
     "fedwmsam",
+    # After what scales gradients, as its decay is not scaled.
+    "fednar",
     "fednova",
     "feddisco",
     "fedexp",

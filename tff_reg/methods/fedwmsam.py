@@ -93,7 +93,7 @@ class FedWMSAM(fedcm.FedCM):
         return tf.constant(self.share, weights[0].dtype)
 
     def begin(self, local: method.Local) -> method.Tensors:
-        return list(local.global_weights)
+        return list(local.start)
 
     def gradient(
         self, local: method.Local, gradient_at: method.GradientAt

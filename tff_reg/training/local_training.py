@@ -27,7 +27,7 @@ class Population:
 
     num_clients: int = settings.setting(help="N", minimum=1)
     mean_examples: Optional[float] = settings.setting(None, help="mean of n", above=0)
-    local_steps: Optional[float] = settings.setting(None, help="K", minimum=1)
+    local_steps: Optional[float] = settings.setting(None, help="K", above=0)
 
     def __post_init__(self):
         settings.check(self)
