@@ -73,13 +73,18 @@ def run(case, sizes, config, client_training, weighting):
       Its number from 1, its clients, the `Start` of this round and that of the next,
       and the server's state.
     """
+    of_server = [1.0, 0.0]
+    if not any(own.server_step for own in client_training.methods):
+        of_server = [
+            config.get("server_learning_rate", 1.0),
+            config.get("server_momentum", 0.0),
+        ]
     process = clients_lib.process(
         config["mlp"],
         case.dtype,
         client_training,
         weighting,
-        config.get("server_learning_rate", 1.0),
-        config.get("server_momentum", 0.0),
+        *of_server,
     )
     initial = mlp.unflatten(case.plain("initial_params"), config["mlp"], case.dtype)
     state = process.set_model_weights(
@@ -88,12 +93,13 @@ def run(case, sizes, config, client_training, weighting):
     clients = [process.initial_client_state(state)] * len(sizes)
 
     def start():
-        model, memory = state.global_model_weights.trainable, state.finalizer["memory"]
+        memory, evaluated = state.finalizer["memory"], process.get_model_weights(state)
+        # Where others are evaluated, the server keeps those that training goes on with.
+        model = state.finalizer.get("weights", evaluated).trainable
         sent = model
         for own in client_training.methods:
             sent = own.broadcast(sent, clients_lib.own_names(memory))
-        evaluated = process.get_model_weights(state).trainable
-        flat = (mlp.flatten(weights) for weights in (model, sent, evaluated))
+        flat = map(mlp.flatten, (model, sent, evaluated.trainable))
         return Start(*flat, list(clients), memory)
 
     for number, cohort in enumerate(config["cohorts"], start=1):

@@ -11,13 +11,14 @@ $$
 p_i is the model at which the client ended its last round, at first the initial model.
 Other methods measure a client's movement from a_i. In the authors' code (`average`
 'updates') the server adds the mean of w_i - a_i to its model; in the paper ('models')
-it takes the mean of w_i. Both are unweighted. FL-Simulator's FedDyn, FedSpeed and
+it takes the mean of w_i. Both are unweighted there. FL-Simulator's FedDyn, FedSpeed and
 FedSMOO average models, so that with them its option is 'models'.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import cards, drift, memories, method, papers
@@ -37,7 +38,7 @@ class FedInit(method.Method):
         "Clients that take part repeatedly; at FedAvg's cost and traffic.",
     )
     paper_settings = papers.FL_SIMULATOR
-    needs = (method.UNIFORM_WEIGHTING,)
+    required_settings = {"client_weighting": "uniform"}
     client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}
     adds_to_model = True
 
@@ -69,10 +70,16 @@ class FedInit(method.Method):
 
     def finish(self, local: method.Local) -> method.Finished:
         pairs = zip(local.start, local.global_weights)
-        upload = {"begun": [a - w for a, w in pairs]} if self.uploads else {}
+        upload: dict[str, Any] = {}
+        if self.uploads:
+            weight = local.weight
+            begun = [weight * (a - w) for a, w in pairs]
+            upload["begun"] = {"weight": weight, "sum": begun}
         return method.Finished({method.PREVIOUS: list(local.weights)}, upload)
 
     def next_model(self, server: method.Server) -> method.Tensors:
         if not self.uploads:
             return list(server.weights)
-        return drift.plus(server.weights, server.mean_of(server.uploads["begun"]))
+        begun = server.uploads["begun"]
+        means = [s / begun["weight"] for s in begun["sum"]]
+        return drift.plus(server.weights, means)

@@ -8,10 +8,11 @@ c_i' = \frac{a_i - w_i}{K \eta / 2} + c_i - c, \qquad
 c' = c + \gamma \operatorname{mean}_i (c_i' - c)
 $$
 
-g is the clipped gradient with weight decay; c' of the first round is the mean of c_i'.
-The authors' option for FedMoSWA (`rule` 'published') runs another method: a constant
-learning rate and K eta instead of K eta / 2; and it keeps c_i with the worker process
-that trains a client, where ours has one for each client.
+g is the clipped gradient with weight decay, and with momentum its buffer (Nesterov's
+form also has a part of c - c_i from the buffer); c' of the first round is the mean of
+c_i'. The authors' option for FedMoSWA (`rule` 'published') runs another method: a
+constant learning rate and K eta instead of K eta / 2; and it keeps c_i with the worker
+process that trains a client, where ours has one for each client.
 """
 
 from __future__ import annotations
@@ -61,7 +62,14 @@ class FedMoSWA(method.Method):
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         pairs = zip(local.server_memory["c"], local.memory["c"])
-        return drift.plus(gradient, [common - own for common, own in pairs])
+        added = [common - own for common, own in pairs]
+        if "momentum" in local.hparams:
+            # So much that what comes of it with the momentum's buffer is c - c_i.
+            dtype = local.start[0].dtype
+            rest = 1 - tf.cast(local.hparams["momentum"], dtype)
+            factor = tf.where(local.num_steps == 0, tf.ones_like(rest), rest)
+            added = [factor * a for a in added]
+        return drift.plus(gradient, added)
 
     def scale_rate(self, local: method.Local) -> Any:
         if self.rule == "published":
@@ -74,10 +82,10 @@ class FedMoSWA(method.Method):
         length = tf.cast(local.num_steps, dtype) * rate
         if self.rule == "paper":
             length /= 2
-        triples = zip(local.taken, local.memory["c"], local.server_memory["c"])
+        triples = zip(local.delta, local.memory["c"], local.server_memory["c"])
         new = [
-            tf.math.divide_no_nan(taken, length) + own - common
-            for taken, own, common in triples
+            own - common - tf.math.divide_no_nan(moved, length)
+            for moved, own, common in triples
         ]
         return method.Finished({"c": new}, {"c": new})
 
