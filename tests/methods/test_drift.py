@@ -280,7 +280,7 @@ def test_feddyn_needs_no_learning_rate():
     [
         ({"num_clients": 0}, "num_clients=0: .* at least 1"),
         ({"mean_examples": 0.0}, "mean_examples=0.0: .* greater than 0"),
-        ({"local_steps": 0.0}, "local_steps=0.0: .* above 0"),
+        ({"local_steps": 0.0}, "local_steps=0.0: .* greater than 0"),
     ],
 )
 def test_populations_out_of_range_are_refused(changes, message):
