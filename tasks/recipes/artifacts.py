@@ -1,4 +1,4 @@
-"""Every table and figure of the papers that shows results, by its number.
+"""The papers' tables and figures of results, by their numbers.
 
 >>> from tff_reg.tasks.recipes import artifacts
 >>> [each.name for each in artifacts.artifacts()][:2]

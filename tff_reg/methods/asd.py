@@ -30,7 +30,7 @@ from tff_reg.methods import cards, distillation, method, papers
 
 @dataclasses.dataclass(frozen=True)
 class ASD(method.Method):
-    """The weighted distillation."""
+    """Distillation whose examples have weights."""
 
     name = "asd"
     title = "Distils the global model's predictions, weighted per example"
@@ -79,7 +79,7 @@ class ASD(method.Method):
     )
     not_true: bool = settings.setting(
         False,
-        help="Whether the true class is removed from the predictions.",
+        help="Whether only the wrong classes are compared.",
     )
 
     def check_network(self, network: method.BlockModel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import method
 
@@ -21,6 +22,17 @@ def grown(
 ) -> method.Tensors:
     """Returns memory + total / N: the cohort's total over the number of all clients."""
     return [old + t / server.num_clients for old, t in zip(memory, total)]
+
+
+def epoch_decay() -> Any:
+    """Returns the setting of `epoch_factor`'s decay."""
+    return settings.setting(
+        1.0,
+        help="factor of the learning rate per local epoch: in the authors' code that of"
+        " a round.",
+        above=0,
+        maximum=1,
+    )
 
 
 def epoch_factor(decay: float, local: method.Local) -> Any:

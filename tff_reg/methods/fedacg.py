@@ -60,13 +60,7 @@ class FedACG(method.Method):
         below=1,
     )
 
-    epoch_decay: float = settings.setting(
-        1.0,
-        help="factor of the learning rate per local epoch: in the authors' code that of"
-        " a round.",
-        above=0,
-        maximum=1,
-    )
+    epoch_decay: float = drift.epoch_decay()
 
     def scale_rate(self, local: method.Local) -> Any:
         return drift.epoch_factor(self.epoch_decay, local)

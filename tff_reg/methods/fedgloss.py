@@ -32,8 +32,8 @@ from tff_reg.methods import cards, drift, fedsam, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
-class FedGloSS(method.Method):
-    """Global server-side sharpness."""
+class FedGloSS(fedsam.FedSAM):
+    """Sharpness-aware steps at the server and at the clients."""
 
     name = "fedgloss"
     title = "Sharpness-aware steps of the server and of the clients"
@@ -110,14 +110,11 @@ class FedGloSS(method.Method):
     def begin(self, local: method.Local) -> dict[str, method.Tensors]:
         return {"a": list(local.start), "q": list(local.memory["q"])}
 
-    def gradient(
-        self, local: method.Local, gradient_at: method.GradientAt
+    def perturbation(
+        self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        gradient = gradient_at()
-        if not self.radius:
-            return gradient
         radius = self._radius(local.round_num, gradient[0].dtype)
-        return gradient_at(fedsam.ascend(gradient, radius, fedsam.NORM_EPSILON))
+        return fedsam.ascend(gradient, radius, fedsam.NORM_EPSILON)
 
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors

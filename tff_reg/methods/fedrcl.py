@@ -95,7 +95,7 @@ class FedRCL(method.Method):
     )
     before_relu: bool = settings.setting(
         True,
-        help="Whether features are taken before the ReLU that a block ends in.",
+        help="Whether features are those before the last ReLU of a block.",
     )
 
     def check_network(self, network: method.BlockModel) -> None:
@@ -106,13 +106,7 @@ class FedRCL(method.Method):
                 f"the model has only {len(network.blocks)} blocks.",
             )
 
-    epoch_decay: float = settings.setting(
-        1.0,
-        help="factor of the learning rate per local epoch: in the authors' code that of"
-        " a round.",
-        above=0,
-        maximum=1,
-    )
+    epoch_decay: float = drift.epoch_decay()
 
     def scale_rate(self, local: method.Local) -> Any:
         return drift.epoch_factor(self.epoch_decay, local)

@@ -70,7 +70,7 @@ class FedVLS(method.Method):
     )
     prior: bool = settings.setting(
         True,
-        help="Whether the task loss takes logits with the shares of the classes.",
+        help="Whether log shares of the client's classes are added to its logits.",
     )
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:

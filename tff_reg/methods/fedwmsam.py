@@ -126,9 +126,8 @@ class FedWMSAM(fedcm.FedCM):
         return drift.plus(local.state, self._momentum(local))
 
     def finish(self, local: method.Local) -> method.Finished:
-        dtype = local.start[0].dtype
-        rate = tf.cast(local.hparams["learning_rate"], dtype)
-        length = tf.cast(local.local_steps, dtype) * rate
+        upload = dict(super().finish(local).upload)
+        length = upload["direction"]["step_size"]
         change = [
             tf.math.divide_no_nan(taken, length) - common
             for taken, common in zip(local.taken, local.server_memory["c"])
@@ -140,7 +139,7 @@ class FedWMSAM(fedcm.FedCM):
         aligned = tf.where(lengths > 0, aligned, tf.zeros_like(aligned))
         return method.Finished(
             {"c": drift.plus(local.memory["c"], change)},
-            {**super().finish(local).upload, "c": change, "alignment": aligned},
+            {**upload, "c": change, "alignment": aligned},
         )
 
     def update_memory(self, server: method.Server) -> Any:

@@ -56,7 +56,7 @@ class Activations(Sequence[Any]):
 
 
 def before(call: keras_calls.Call, output: Any) -> Any:
-    """Returns the input of the non-linearity that a block's output comes from.
+    """Returns a block's values before its last non-linearity, such as a ReLU.
 
     Layers without weights, such as pooling, may follow it. Returns `output` itself if a
     layer with weights or with several inputs follows, or no non-linearity is known.

@@ -59,7 +59,7 @@ class Finishing:
             client=self._memory(visit, finished, has_trained),
             uploads=_uploads(finished, has_trained),
             has_trained=tf.cast(has_trained, tf.int32),
-            share=_share(finished, has_trained),
+            share=self._share(finished, has_trained),
         )
 
     def _finished(
@@ -115,6 +115,19 @@ class Finishing:
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
         return update if after.non_trainable else update.trainable
+
+    def _share(
+        self, finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
+    ) -> dict[str, Any]:
+        """Returns the scalars for `weigh`, by name; zeros if the client did not train.
+
+        They are those of the one method that has the hook.
+        """
+        for name, own in finished.items():
+            if method_lib.overrides(self._by_name[name], "weigh"):
+                share = collections.OrderedDict(sorted(own.share.items()))
+                return numbers.zero_unless(has_trained, share)
+        return collections.OrderedDict()
 
     def _is_sound(
         self,
@@ -175,16 +188,6 @@ def blamed_names(methods: Sequence[method_lib.Method]) -> list[str]:
         or m.uploads
         or any(method_lib.overrides(m, hook) for hook in ("term", "weigh"))
     ]
-
-
-def _share(
-    finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
-) -> dict[str, Any]:
-    """Returns the scalars for `weigh` by name; zeros if the client did not train."""
-    share = {k: v for own in finished.values() for k, v in own.share.items()}
-    return collections.OrderedDict(
-        (name, numbers.zero_unless(has_trained, share[name])) for name in sorted(share)
-    )
 
 
 def _uploads(

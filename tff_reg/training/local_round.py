@@ -85,6 +85,9 @@ class LocalRound:
     ) -> tuple[Visit, Progress]:
         """Sets the variables to the weights that the client begins with."""
         self._receive(received, client)
+        decayed = needs_lib.HParams(hparams)
+        if "learning_rate" in hparams:
+            decayed = needs_lib.scaled(hparams, rate_factor)
         visit = Visit(
             received=received[MODEL],
             start=tuple(received[MODEL].trainable),
@@ -93,7 +96,7 @@ class LocalRound:
             class_counts=self._class_counts(data),
             round_num=round_num,
             hparams=hparams,
-            decayed=_scaled(hparams, rate_factor),
+            decayed=decayed,
         )
         progress = self._at_first(visit)
         visit = self._start(visit, progress)
@@ -282,13 +285,3 @@ def _tensors(structure: Any) -> Any:
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
     variable.assign(value)
-
-
-def _scaled(hparams: Any, rate_factor: Any):
-    """Multiplies the learning rate in the hyperparameters by the schedule's factor."""
-    if "learning_rate" not in hparams:
-        return needs_lib.HParams(hparams)
-    scaled = needs_lib.HParams(hparams)
-    rate = scaled["learning_rate"]
-    scaled["learning_rate"] = rate * tf.cast(rate_factor, rate.dtype)
-    return scaled

@@ -43,11 +43,6 @@ class Pass:
     measured: dict[str, dict[str, Any]]
     kept: dict[str, dict[str, Any]]
 
-    def add(self, name: str, change: method_lib.Change) -> None:
-        """Adds what a method's gradient gave."""
-        self.measured[name].update(change.measurements)
-        self.kept[name].update(change.kept)
-
 
 class LocalStep:
     """Computes the gradient of one batch at the current weights."""
@@ -86,22 +81,20 @@ class LocalStep:
         the statistics of norms come from the first pass.
         """
         part_keys = self._part_keys(compute_key)
-        gradient_at = _GradientAt(self, batch, locals_, part_keys)
-        given = method_lib.Change(None)
         if self.rule is None:
-            gradients = gradient_at()
-        else:
-            own = locals_[self.rule.name]
-            given = self._hooks.call(self.rule, "gradient", own, gradient_at)
-            given = hook_results.change_of(self.rule, "gradient", given)
-            gradients = contract.check_like(
-                self.rule, "gradient", given.value, self.model.trainable_variables
-            )
+            return self.run(batch, locals_, part_keys, is_first=True, loss=None)
+        gradient_at = _GradientAt(self, batch, locals_, part_keys)
+        own = locals_[self.rule.name]
+        given = self._hooks.call(self.rule, "gradient", own, gradient_at)
+        given = hook_results.change_of(self.rule, "gradient", given)
+        gradients = contract.check_like(
+            self.rule, "gradient", given.value, self.model.trainable_variables
+        )
         first = gradient_at.first
         if first is None:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
-        if self.rule is not None:
-            first.add(self.rule.name, given)
+        first.measured[self.rule.name].update(given.measurements)
+        first.kept[self.rule.name].update(given.kept)
         return gradients, first
 
     def move(self, perturbation: Optional[Sequence[Any]]) -> list[tuple[Any, Any]]:

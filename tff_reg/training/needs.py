@@ -57,6 +57,14 @@ class HParams(collections.OrderedDict[str, Any]):
         )
 
 
+def scaled(hparams: Mapping[str, Any], factor: Any) -> HParams:
+    """Returns the hyperparameters with the learning rate times a factor."""
+    found = HParams(hparams)
+    rate = found["learning_rate"]
+    found["learning_rate"] = rate * tf.cast(factor, rate.dtype)
+    return found
+
+
 def reference_names(
     methods: Sequence[method_lib.Method], weights: Sequence[Any]
 ) -> list[str]:

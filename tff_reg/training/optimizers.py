@@ -270,10 +270,7 @@ class Updater:
         A `factor` multiplies the learning rate of this step alone.
         """
         hparams = state if self._in_place else self._optimizer.get_hparams(state)
-        scaled = hparams
-        if factor is not None:
-            scaled, rate = needs.HParams(hparams), hparams["learning_rate"]
-            scaled["learning_rate"] = tf.cast(factor, rate.dtype) * rate
+        scaled = hparams if factor is None else needs.scaled(hparams, factor)
         if self._in_place:
             self._optimizer.apply(scaled, self._slots, self._variables, gradients)
             return state

@@ -99,8 +99,12 @@ class RememberingServer(Server):
         """Returns the part of the state that holds weights beside the evaluated."""
         return {} if self._evaluated is None else {"weights": weights}
 
+    def _trained(self, state: Any, weights: Any) -> Any:
+        """Returns the weights that training goes on with."""
+        return weights if self._evaluated is None else state["weights"]
+
     def leaving(self, state: Any, weights: Any) -> tuple[Any, Any]:
-        _, memory, _, weights, *_ = *state, weights
+        memory, weights = state["memory"], self._trained(state, weights)
         sent = tff.federated_broadcast(tff.federated_map(self._memories.sent, memory))
         if self._broadcast is not None:
             weights = tff.federated_map(self._broadcast, (memory, weights))
@@ -113,12 +117,14 @@ class RememberingServer(Server):
         update: Any,
         work: client_work_lib.ClientWorkOutput,
     ) -> tuple[Any, Any, dict[str, Any]]:
-        optimizer, memory, uploads_state, weights, *_ = *state, weights
-        optimizer, new, metrics = super().next(optimizer, weights, update, work)
-        summed = self._uploads.next(uploads_state, work.uploads, work.has_trained)
+        weights = self._trained(state, weights)
+        optimizer, new, metrics = super().next(
+            state["optimizer"], weights, update, work
+        )
+        summed = self._uploads.next(state["uploads"], work.uploads, work.has_trained)
         uploads, count = summed.result
         memory, new, said = tff.federated_map(
-            self._update, (memory, weights, new, update, uploads, count)
+            self._update, (state["memory"], weights, new, update, uploads, count)
         )
         parts: dict[str, Any] = collections.OrderedDict(
             optimizer=optimizer,

@@ -126,7 +126,7 @@ class ClientEvaluation:
         return (means[:, np.newaxis] * self._shares[which]).sum(axis=-1)
 
     def _own_test(self, weights: Any, k: int) -> Any:
-        """Tests a client's own model on the examples of its cells."""
+        """Tests a client's own model on the test examples of its classes."""
         is_own = self._cells == k
         if self._shares is not None:
             is_own = self._shares[k][self._cells] > 0

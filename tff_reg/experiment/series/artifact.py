@@ -222,7 +222,7 @@ def write(
 def _blocks(
     artifact: Artifact, numbers: Sequence[Number]
 ) -> Iterator[tuple[str, tables.Columns]]:
-    """Yields the tables with their names."""
+    """Yields the name and the cells of each table."""
     quantities = {cell.quantities for cell in artifact.cells}
     if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
         ((quantity,),) = quantities

@@ -54,7 +54,7 @@ class Comparing:
         grid: Any = None,
         baseline: Optional[str] = None,
     ):
-        """Plans and checks; nothing is started or written."""
+        """Plans the runs and checks their settings, before any of them starts."""
         self._names = series.process_names(processes)
         self._seeds = tuple(dict.fromkeys(seeds))
         count = len(self._seeds)
