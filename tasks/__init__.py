@@ -57,7 +57,7 @@ __all__ = [
 _ENTRY_POINTS = "tff_reg.tasks"
 _NAMES = (
     *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
-    *("pacs", "ham10000", "image_folder", "arrays"),
+    *("pacs", "ham10000", "domain_folders", "image_folder", "arrays"),
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tff_reg.data import keys, partitions
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
-from tff_reg.tasks import splits
+from tff_reg.tasks import image_data, splits
 from tff_reg.tasks.image_data import ImageData
 
 
@@ -19,14 +21,21 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
 
     Returns:
       The data and each client's positions in the training examples. With a
-      `validation_share`, held out training examples replace the test examples.
+      `validation_share`, held out training examples replace the test examples; with
+      `test_domains` all examples of these do.
 
     Raises:
+      SettingError: If nothing is left to train on, or of a class, or there is no such
+        domain.
       PartitionError: If the partition does not fit the data.
     """
     seed = settings.seed_of_split
+    if settings.test_domains:
+        data = _without_domains(data, settings.test_domains)
     if settings.validation_share is not None:
         data = _with_validation(data, settings.validation_share, seed)
+    if settings.imbalance_factor is not None:
+        data = _with_tail(data, settings.imbalance_factor, seed, settings.scale)
     positions = partitions.partition(
         settings.partition,
         data.y_train,
@@ -49,3 +58,57 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
         raise SettingError("validation_share", share, "it leaves nothing to train on.")
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
     return data.train_part(train, **data.as_test(held))
+
+
+def _without_domains(data: ImageData, names: tuple[str, ...]) -> ImageData:
+    """Takes domains out of the training examples; they become the test examples."""
+    known = data.domain_names
+    for name in names:
+        if name not in known:
+            there = f"the domains are {', '.join(known)}" if known else "there are none"
+            raise SettingError("test_domains", names, f"no domain {name}: {there}.")
+    numbers = [known.index(name) for name in names]
+    is_out = np.isin(np.asarray(data.domains), numbers)
+    if is_out.all():
+        raise SettingError("test_domains", names, "it leaves nothing to train on.")
+    test = data.as_test(np.flatnonzero(is_out))
+    if data.test_domains is not None:
+        own = np.isin(data.test_domains, numbers)
+        test = {
+            name: np.concatenate([each, getattr(data, name)[own]])
+            for name, each in test.items()
+        }
+    train = data.train_part(np.flatnonzero(~is_out), **test)
+    if not data.is_normalized_by_own:
+        return train
+    normalize_fn = image_data.normalization_of(train.x_train)
+    return dataclasses.replace(train, normalize_fn=normalize_fn)
+
+
+def _with_tail(
+    data: ImageData, factor: float, seed: int, scale: str | None
+) -> ImageData:
+    """Keeps n * factor^(-c / (C - 1)) training examples of the c-th of C classes.
+
+    Source: Y. Cui et al., "Class-Balanced Loss Based on Effective Number of Samples",
+    CVPR 2019, Section 5.1, rounded down as in LDAM's code. n is the size of the largest
+    class; a class that has fewer keeps all. A scaled-down class keeps at least one.
+    """
+    classes, sizes = np.unique(data.y_train, return_counts=True)
+    exponents = -np.arange(classes.size) / max(1, classes.size - 1)
+    # 1e-9: not one less for the rounding of the power.
+    wanted = np.floor(sizes.max() * factor**exponents + 1e-9).astype(np.int64)
+    if scale is not None:
+        wanted = np.maximum(1, wanted)
+    if not wanted.all():
+        why = (
+            f"the last class would have no training example; give at most"
+            f" {sizes.max()}, the size of the largest class."
+        )
+        raise SettingError("imbalance_factor", factor, why)
+    order = keys.driver_generator("imbalance_factor", seed).permutation(sizes.sum())
+    kept = [
+        order[data.y_train[order] == label][:count]
+        for label, count in zip(classes, wanted)
+    ]
+    return data.train_part(np.sort(np.concatenate(kept)))

@@ -41,6 +41,8 @@ class ImageData:
     units: np.ndarray | None = None
     # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
+    # Whether normalize_fn is that of the training images' own mean and deviation.
+    is_normalized_by_own: bool = False
 
     def __post_init__(self):
         for what, names in (
@@ -161,6 +163,7 @@ def of_parts(
         x_test=test[0],
         y_test=check_labels(test[1], len(names), where[-1]),
         normalize_fn=normalize_fn or normalization_of(train[0]),
+        is_normalized_by_own=normalize_fn is None,
         class_names=names,
         **options,
     )

@@ -15,14 +15,10 @@ from __future__ import annotations
 
 import os
 
-from tff_reg.lazy import np
-from tff_reg.tasks import arrays, image_data, images, reading, splits
+from tff_reg.tasks import arrays, domain_folders, image_data, reading
 from tff_reg.tasks.task_defaults import PROTOCOL_BY_DOMAIN, DataError, TaskDefaults
 
-TEST_SHARE = 0.1
-_SPLIT_SEED = 9991
 _FOLDER = "PACS"
-_IMAGE_SIZE = 64
 
 DEFAULTS = TaskDefaults(
     name="pacs",
@@ -36,60 +32,27 @@ DEFAULTS = TaskDefaults(
     num_domains=4,
     protocol=PROTOCOL_BY_DOMAIN,
     options=("data_dir", "image_size"),
-    image_size=_IMAGE_SIZE,
+    image_size=domain_folders.IMAGE_SIZE,
     source="https://domaingeneralization.github.io (PACS)",
     layout=f"the folder that holds {_FOLDER}/<domain>/<class>/, or an .npz file",
 )
 
 
-def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
+def load(
+    data_dir: str, image_size: int = domain_folders.IMAGE_SIZE
+) -> image_data.ImageData:
     """Reads the folder `PACS` at or in `data_dir`, or an .npz file without resizing.
 
     Raises:
       DataError: If files are missing or damaged.
     """
     if os.path.isfile(data_dir):
-        x, y, domains, class_names, domain_names = _read_arrays(data_dir)
-    else:
-        x, y, domains, class_names, domain_names = _read_folders(data_dir, image_size)
-    y = image_data.check_labels(y, len(class_names), data_dir)
-    domains = image_data.check_labels(domains, len(domain_names), data_dir)
-    groups = domains * len(class_names) + y
-    train, test = splits.by_share(groups, round(y.size * TEST_SHARE), seed=_SPLIT_SEED)
-    return image_data.of_parts(
-        (x[train], y[train]),
-        (x[test], y[test]),
-        class_names,
-        data_dir,
-        domains=domains[train],
-        test_domains=domains[test],
-        domain_names=domain_names,
-    )
-
-
-def _read_folders(data_dir: str, image_size: int) -> tuple:
+        return domain_folders.split(_read_arrays(data_dir), data_dir)
     folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
-    domain_names = reading.folders_in(folder)
-    if len(domain_names) != DEFAULTS.num_domains:
-        raise DEFAULTS.missing(
-            f"{folder} has {len(domain_names)} folders of domains instead of 4"
-        )
-    class_names = reading.folders_in(os.path.join(folder, domain_names[0]))
-    if not class_names:
-        raise DEFAULTS.missing(f"{folder}/{domain_names[0]} has no folders of classes")
-    paths, labels, domains = [], [], []
-    for number, name in enumerate(domain_names):
-        own, y = images.read_classes(os.path.join(folder, name), class_names)
-        paths += own
-        labels.append(y)
-        domains.append(np.full(y.size, number))
-    return (
-        images.read(paths, image_size),
-        np.concatenate(labels),
-        np.concatenate(domains),
-        class_names,
-        tuple(domain_names),
-    )
+    if (count := len(reading.folders_in(folder))) != DEFAULTS.num_domains:
+        raise DEFAULTS.missing(f"{folder} has {count} folders of domains instead of 4")
+    found = domain_folders.read(folder, image_size, DEFAULTS)
+    return domain_folders.split(found, data_dir)
 
 
 def _read_arrays(path: str) -> tuple:
@@ -102,4 +65,4 @@ def _read_arrays(path: str) -> tuple:
             f"{path} has {len(x)} images, {len(y)} labels and {len(domains)} domains; "
             "all three numbers must be equal."
         )
-    return x, y, domains, class_names, tuple(map(str, domain_names))
+    return x, y, domains, class_names, domain_names

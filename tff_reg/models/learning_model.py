@@ -23,9 +23,14 @@ def sparse_cross_entropy(labels, logits):
 
 def count_correct(labels, predictions):
     """Counts the examples whose class has the largest prediction; none with a NaN."""
+    return tf.math.count_nonzero(are_correct(labels, predictions))
+
+
+def are_correct(labels, predictions):
+    """Returns whether each example's class has the largest prediction, and no NaN."""
     largest = tf.argmax(predictions, axis=-1, output_type=labels.dtype)
     is_known = tf.reduce_all(~tf.math.is_nan(predictions), axis=-1)
-    return tf.math.count_nonzero(tf.equal(largest, labels) & is_known)
+    return tf.equal(largest, labels) & is_known
 
 
 class LearningModel(tff.learning.models.VariableModel):

@@ -16,6 +16,7 @@ from typing import Any, Optional
 import tff_reg
 from tff_reg import kernels, lazy, plugins, runtime
 from tff_reg.data import digests
+from tff_reg.experiment.config import skew_settings
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.lazy import np, tf
 from tff_reg.methods import catalogue
@@ -93,8 +94,8 @@ def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(names)
     if config.get("partition") != "split_file" or config.get("client_test_share"):
         names.append(digests.DEALT)
-    if config.get("validation_share"):
-        names.append(digests.DATA)  # Examples that are held out by the seed.
+    if config.get("validation_share") or skew_settings.change_examples(config):
+        names.append(digests.DATA)  # Examples that the seed holds out or changes.
     return tuple(names)
 
 

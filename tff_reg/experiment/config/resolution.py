@@ -14,7 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import partitions
-from tff_reg.experiment.config import scale as scale_lib, task_settings
+from tff_reg.experiment.config import (
+    scale as scale_lib,
+    skew_settings,
+    task_settings,
+)
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.settings import Setting, SettingError, near_names, settings_of
@@ -164,6 +168,7 @@ class _Resolution:
         self._what_does_not_apply()
         self._privacy()
         self._references()
+        skew_settings.check(self.values, self._task)
         self._places()
 
     def _refuse(self, name: str, why: str) -> None:
@@ -203,6 +208,7 @@ class _Resolution:
     def _partition(self) -> None:
         values = self.values
         is_drawn = values["partition"] not in (None, "split_file")
+        is_drawn |= skew_settings.change_examples(values)
         if not (is_drawn or values["client_test_share"]):
             self._refuse("partition_seed", "the split is given and needs no seed.")
             values["partition_seed"] = None
@@ -221,7 +227,7 @@ class _Resolution:
             elif values[name] is None:
                 why = f"it is missing; the partition {scheme.name} needs it."
                 raise SettingError(name, None, why)
-        num_domains = self._task.num_domains
+        num_domains = skew_settings.num_domains(values, self._task)
         self._check_classes()
         if "domains" not in scheme.needs or num_domains is None:
             return
@@ -235,8 +241,8 @@ class _Resolution:
             raise SettingError(
                 "num_clients",
                 values["num_clients"],
-                f"the task {values['task']} has {num_domains} domains, and the"
-                f" partition {scheme.name} needs a multiple of that.",
+                f"the task {values['task']} has {num_domains} domains to train on, and"
+                f" the partition {scheme.name} needs a multiple of that.",
             )
 
     def _check_classes(self) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from tff_reg.data import augmentation as augmentation_lib, keys, partitions
+from tff_reg.experiment.config import skew_settings
 from tff_reg.models import names
 from tff_reg.settings import check, setting
 from tff_reg.training import process_settings
 
 # Headings of the help.
 WHAT = "What to run"
-DATA = "Data and model"
+DATA = skew_settings.DATA
 _of_data = functools.partial(setting, group=DATA)
 
 # Name in `config.json` of the task of arrays that were given from Python.
@@ -28,7 +29,7 @@ OPTION = "option of tasks"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskSettings(process_settings.PopulationSettings):
+class TaskSettings(skew_settings.SkewSettings):
     """The settings of a task.
 
     None for `model`, `norm`, `augmentation` or `image_size`, and an empty `pixel_mean`
@@ -80,7 +81,9 @@ class TaskSettings(process_settings.PopulationSettings):
         None, help="alpha of a Dirichlet partition", above=0
     )
     classes_per_client: Optional[int] = _of_data(
-        None, help="classes of a client in the partition shards", minimum=1
+        None,
+        help="classes of a client in the partitions shards and shards_dirichlet",
+        minimum=1,
     )
     split_file: Optional[str] = _of_data(
         None,

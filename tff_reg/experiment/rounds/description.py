@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Container, Mapping
 from typing import Any, Optional
 
-from tff_reg import files
+from tff_reg import files, tables
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import SHORTHAND, ResolvedConfig, RunConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
@@ -221,7 +221,17 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     )
     return [
         text,
+        *_subsets(summary.get("accuracy_of_subsets", {})),
         *([f"{trouble[0].upper()}{trouble[1:]}."] if trouble else []),
         *(privacy.in_words(guarantee) if guarantee else ()),
         f"In {path}: {', '.join(names)}.",
     ]
+
+
+def _subsets(accuracies: Mapping[str, Optional[float]]) -> list[str]:
+    """Returns the table of the accuracies of subsets of the test examples."""
+    shown = {n: f"{100 * a:.2f}" for n, a in accuracies.items() if a is not None}
+    if not shown:
+        return []
+    columns = {"test examples": [*shown], "accuracy (%)": [*shown.values()]}
+    return ["", *tables.to_markdown(columns), ""]

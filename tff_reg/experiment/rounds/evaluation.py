@@ -39,6 +39,7 @@ class CentralEvaluation:
     Attributes:
       preprocess_fn: The preprocessing of the examples, or None.
       metrics: The user's own metrics, by name.
+      subsets: The subsets of the test examples whose accuracies are measured, too.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class CentralEvaluation:
         preprocess_fn: Optional[Callable[[Any], Any]] = None,
         batch_size: int = 256,
         metrics: Mapping[str, Any] = {},
+        subsets: Mapping[str, Any] = {},
     ):
         """Builds the model.
 
@@ -68,13 +70,15 @@ class CentralEvaluation:
             NumPy arrays; it returns a number, or one number per example, which are
             averaged. Predictions are what the model returns: logits, of a Keras model
             maybe probabilities.
+          subsets: Masks of test examples, bool [n], by name, such as each domain's; the
+            accuracy on each is measured, too.
 
         Raises:
           TypeError: If a metric is neither.
           ValueError: If there are no examples, not one label per example, or a metric
             called loss or accuracy.
         """
-        self.metrics = _checked(metrics)
+        self.metrics, self.subsets = _checked(metrics), dict(subsets)
         self._x, self._y = _arrays(x), _arrays(y)
         _check_labels(self.metrics, self._y)
         for each in tf.nest.flatten(self._x):
@@ -96,7 +100,7 @@ class CentralEvaluation:
         self._batch_totals = self._traced()
 
     def _traced(self) -> Any:
-        """Traces the function of a batch: loss, number correct, maybe predictions."""
+        """Traces the function of a batch: loss, which are right, maybe predictions."""
         is_ours = hasattr(self._model, "network")
         preprocess = self.preprocess_fn and dtypes.converted(self.preprocess_fn)
         spec = tf.nest.map_structure(_batch_spec, [self._x, self._y])
@@ -106,16 +110,21 @@ class CentralEvaluation:
             features = x if preprocess is None else preprocess(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
-            correct = tf.zeros([], tf.int64)
+            correct = tf.zeros([0], tf.bool)
             self._has_accuracy &= _are_classes(self._model, y, output.predictions)
             if self._has_accuracy:
                 # The labels of some data sets are [n, 1].
                 labels = tf.reshape(y, tf.shape(output.predictions)[:-1])
-                correct = learning_model.count_correct(labels, output.predictions)
+                correct = learning_model.are_correct(labels, output.predictions)
             predictions = output.predictions if self.metrics else ()
             return tf.cast(output.loss, tf.float64), correct, predictions
 
         return batch_totals.get_concrete_function()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of what is measured beside loss and accuracy."""
+        return [*(f"{name}/accuracy" for name in self.subsets), *self.metrics]
 
     @property
     def examples(self) -> tuple[Any, Any]:
@@ -199,7 +208,7 @@ class CentralEvaluation:
         """Evaluates the model with these weights."""
         weights.assign_weights_to(self._model)
         count = len(tf.nest.flatten(self._y)[0])
-        loss, correct, predictions = 0.0, 0, []
+        loss, correct, predictions = 0.0, [], []
         for start in range(0, count, self._batch_size):
             end = min(start + self._batch_size, count)
             x, y = tf.nest.map_structure(
@@ -208,10 +217,13 @@ class CentralEvaluation:
             batch_loss, batch_correct, batch_predictions = self._batch_totals(x, y)
             predictions.append(batch_predictions)
             loss += float(batch_loss) * (end - start)
-            correct += int(batch_correct)
+            correct.append(batch_correct)
         totals = collections.OrderedDict(loss=loss / count)
         if self._has_accuracy:
-            totals["accuracy"] = correct / count
+            are_correct = np.concatenate(correct)
+            totals["accuracy"] = int(np.count_nonzero(are_correct)) / count
+            for name, mask in self.subsets.items():
+                totals[f"{name}/accuracy"] = float(are_correct[mask].mean())
         if self.metrics:
             whole = tf.nest.map_structure(
                 lambda *parts: np.concatenate(parts), *predictions

@@ -279,7 +279,7 @@ class Rounds:
             names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
             found.update(dict.fromkeys(names, nothing))
         # The first row fixes the columns, also those that only later rounds fill.
-        names = ["loss", "accuracy", *getattr(evaluate, "metrics", ())]
+        names = ["loss", "accuracy", *getattr(evaluate, "columns", ())]
         to_fill = [f"evaluation/{name}" for name in names[2:]]
         if evaluate is not None and self._state.has_all_clients_weights:
             to_fill += [f"evaluation_all_clients/{name}" for name in names]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
+from tff_reg.experiment.rounds import subsets
 from tff_reg.lazy import np, tree
 
 ROUND = "round_num"
@@ -138,8 +139,9 @@ class MetricsTable:
             others = [name for name in row if name not in FIRST_COLUMNS]
             self._columns = [*FIRST_COLUMNS, *others]
             self._text = self._line(self._columns)
-        # Runs of earlier versions have no memory.
+        # Runs of earlier versions have no memory and no subsets.
         unknown = {*row} - {*self._columns, MEMORY}
+        unknown -= {*filter(subsets.has, unknown)}
         if unknown:
             raise ValueError(
                 f"Round {row[ROUND]} has a metric `{min(unknown)}` that round"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional, TextIO, Union
 
-from tff_reg.experiment.rounds import metrics
+from tff_reg.experiment.rounds import metrics, subsets
 from tff_reg.lazy import tqdm
 
 Row = Mapping[str, float]
@@ -113,12 +113,12 @@ class Lines(Progress):
         for name, text in accuracies.items():
             if row.get(name) is not None:
                 parts.append(f"{text} {percent(row[name])}")
-        usual_names = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
+        shown = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
         parts += [
             f"{name.removeprefix('evaluation/')} {value:.4f}"
             for name, value in row.items()
-            if name.startswith("evaluation/") and name not in usual_names
-            if value is not None
+            if name.startswith("evaluation/") and name not in shown
+            if value is not None and not subsets.has(name)
         ]
         left = duration(usual * (self._total_rounds - round_num))
         return [*parts, f"{row[metrics.SECONDS]:.2f} s a round", f"{left} left"]

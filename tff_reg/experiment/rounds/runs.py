@@ -26,6 +26,7 @@ from tff_reg.experiment.rounds import (
     local,
     progress as progress_lib,
     remarks,
+    subsets,
     summary as summary_lib,
     trackers,
 )
@@ -189,6 +190,7 @@ class CheckedRun:
             y_test,
             preprocess_fn=task.normalize_fn,
             metrics=metrics,
+            subsets=subsets.of_task(task, config.imbalance_factor is not None),
         )
         header = description.header(
             config,

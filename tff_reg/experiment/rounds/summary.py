@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment.rounds import metrics, privacy
+from tff_reg.experiment.rounds import metrics, privacy, subsets
 
 EMA_MOMENTUM = 0.9
 # Why a run ended early, `by` which callback, and its `total_rounds`; only in such a
@@ -84,6 +84,7 @@ def summarize(
             for name, column in metrics.CLIENT_COLUMNS.items()
             if column in rows[-1]
         },
+        **_of_subsets(rows[-1]),
         **_privacy(settings, len(rows)),
     }
 
@@ -129,6 +130,12 @@ def _on_demand(
             for target in settings.get("target_accuracies", ())
         },
     }
+
+
+def _of_subsets(row: Mapping[str, Optional[float]]) -> dict[str, Any]:
+    found = subsets.accuracies(row)
+    named = {name: _finite(value) for name, value in found.items()}
+    return {"accuracy_of_subsets": named} if named else {}
 
 
 def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
