@@ -14,7 +14,7 @@ from typing import Any, Optional
 import attrs
 
 from tff_reg import data as data_lib, lazy, models
-from tff_reg.data import augmentation, dtypes
+from tff_reg.data import augmentation, dtypes, skews
 from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np, tf
@@ -35,7 +35,7 @@ _NETWORK = ("resnet20", "group")
 # Settings that apply to our own networks only, and to partitions only.
 _OF_NETWORKS = ("norm", "projector", "pixel_mean", "pixel_std")
 _OF_PARTITIONS = ("partition", "concentration", "classes_per_client", "num_clients")
-_OF_PARTITIONS += ("split_file", "scale", "validation_share")
+_OF_PARTITIONS += ("split_file", "scale", "validation_share", "imbalance_factor")
 
 
 class OwnModel:
@@ -286,7 +286,14 @@ class OwnData:
         seed = task_settings.seed_of_split(settings)
         return types.SimpleNamespace(
             model_fn=model_fn,
-            client_data=clients.hold_out(settings.get("client_test_share"), seed),
+            client_data=skews.apply(
+                clients.hold_out(settings.get("client_test_share"), seed),
+                settings,
+                seed=seed,
+                num_classes=len(self._class_names),
+                largest=255.0 if x.dtype == np.uint8 else None,
+            ),
+            train_labels=y,
             class_names=self._class_names,
             augment_fn=augment_fn,
             normalize_fn=normalize_fn,

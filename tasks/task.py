@@ -14,6 +14,7 @@ from tff_reg import models
 from tff_reg.data import (
     augmentation as augmentation_lib,
     client_data as client_data_lib,
+    skews,
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
@@ -40,7 +41,7 @@ class Task(tff.simulation.baselines.BaselineTask):
       normalize_fn: images -> float32 images, for evaluation.
       partition: For each client, the positions of what it trains on, in the training
         examples.
-      train_labels: int32 [n], the labels of all training examples.
+      train_labels: int32 [n], the right labels of all training examples.
       domains: int32 [n], the domains of the same examples; None without domains.
       test_domains: int32 [m], the domains of the test examples, or None.
       domain_names: One name for each domain.
@@ -97,6 +98,13 @@ def build(
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
     client_data = client_data.hold_out(
         settings.client_test_share, settings.seed_of_split, data.units
+    )
+    client_data = skews.apply(
+        client_data,
+        vars(settings),
+        seed=settings.seed_of_split,
+        num_classes=len(data.class_names),
+        largest=data.largest_pixel,
     )
     model_fn = models.build_model_fn(
         model,

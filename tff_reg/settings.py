@@ -161,12 +161,13 @@ class Setting:
     def adopt(self, value: Any) -> Any:
         """Converts a value to its type; JSON has no tuples and may write 1 for 1.0.
 
-        A path becomes its text, a NumPy number a Python number, and a single text a
-        tuple if the setting is a tuple of texts.
+        A path becomes its text, a NumPy number a Python number, and a single item a
+        tuple if the setting is a tuple.
         """
         if self.alone is not None and isinstance(value, bool):
             return self.alone if value else None
-        if self.is_tuple and self.type is str and isinstance(value, (str, os.PathLike)):
+        single = (str, os.PathLike) if self.type is str else numbers.Real
+        if self.is_tuple and isinstance(value, single):
             value = (value,)
         if self.is_tuple and hasattr(value, "tolist"):
             value = value.tolist()

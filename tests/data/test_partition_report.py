@@ -38,6 +38,7 @@ def test_rows_have_a_cell_for_each_domain_and_class():
         "examples": 3,
         "classes": 2,
         "entropy_bits": 0.9183,
+        "label_distance": 0.1667,
         "domain/photo": 2,
         "domain/sketch": 1,
         "class/cat": 1,
@@ -106,6 +107,12 @@ def test_the_summary_has_the_extremes():
         "classes: 0 to 2 (median 1) of 3 each",
         "label entropy: 0.00 to 0.92 (median 0.00) bits each; all clients' examples "
         "together have 1.00",
+        # |1/3 - 1/2|, |2/3 - 1/2| and |1 - 1/2|, |0 - 1/2|: halves are 1/6 and 1/2.
+        "label skew: mean total variation distance 0.333 to all clients' examples",
+        # Sizes 3, 1, 0: sqrt(14/9) / (4/3); (2 * (1 * 0 + 2 * 1 + 3 * 3) / 12) - 4/3.
+        "size skew: coefficient of variation 0.935, Gini 0.500",
+        "class imbalance: 1 times as many examples of the largest class as of the "
+        "smallest",
         "domains: 0 to 2 (median 1) of 2 each",
     ]
 

@@ -69,6 +69,18 @@ class TestShards:
                 np.arange(100) % 10, 4, classes_per_client=per_client, seed=0
             )
 
+    def test_dirichlet_shares_keep_the_classes_and_vary_in_size(self):
+        labels = np.random.default_rng(0).permutation(np.arange(20_000) % 10)
+        given = dict(classes_per_client=2, concentration=0.3, seed=0)
+        dealt = partitions.shards_dirichlet(labels, 200, **given)
+        counts = partitions.class_counts(labels, dealt)
+        assert ((counts > 0).sum(axis=1) == 2).all()
+        shares = (counts / 2000)[counts > 0]
+        # Of K = 40 holders: mean 1 / K, variance (1 / K)(1 - 1 / K) / (K alpha + 1).
+        assert shares.mean() == 1 / 40
+        expected = np.sqrt(39 / 1600 / (40 * 0.3 + 1))
+        assert shares.std() == pytest.approx(expected, rel=0.15)
+
 
 class TestQuantity:
     def test_sizes_vary_and_class_mixes_do_not(self):

@@ -50,9 +50,16 @@ def test_means_over_examples_are_exact_whatever_the_batch_size(model_fn, data):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits).numpy()
     for batch_size in (1, 5, 23, 100):
         evaluate = experiment.CentralEvaluation(
-            model_fn, x, y, preprocess_fn=scale, batch_size=batch_size
+            model_fn,
+            x,
+            y,
+            preprocess_fn=scale,
+            batch_size=batch_size,
+            subsets={"few_shot": y < 2},
         )
         result = evaluate(weights)
+        few = (logits.argmax(-1) == y)[y < 2].mean()
+        assert result["few_shot/accuracy"] == few
         assert result["accuracy"] == np.mean(logits.argmax(-1) == y)
         np.testing.assert_allclose(result["loss"], losses.mean(), rtol=1e-5)
 

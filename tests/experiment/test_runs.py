@@ -4,11 +4,12 @@ import json
 import pathlib
 import types
 
+import numpy as np
 import pytest
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
-from tff_reg.experiment.rounds import progress, runs
+from tff_reg.experiment.rounds import description, progress, runs
 
 SMALL = dict(
     process="fedprox",
@@ -190,3 +191,31 @@ def test_batches_that_no_client_can_fill_are_refused(tmp_path):
     )
     with pytest.raises(settings.SettingError, match="nobody would train"):
         experiment.run(config)
+
+
+def test_a_run_on_skewed_clients_resumes_to_the_same_numbers(tmp_path):
+    skews = dict(imbalance_factor=20, feature_noise=0.2, rotations=(0, 90))
+    given = {**SMALL, **skews, "label_noise": 0.2, "client_test_share": 0.2}
+    results = []
+    for name, rounds in (("whole", [4]), ("parts", [2, 4])):
+        for total in rounds:
+            where = str(tmp_path / name)
+            config = experiment.RunConfig(**given, output_dir=where, total_rounds=total)
+            result = experiment.run(config, progress=Notes())
+        left_out = {"round_seconds", "peak_megabytes"}
+        results.append([{n: row[n] for n in {*row} - left_out} for row in result.rows])
+    assert results[0] == results[1]
+    row, task = result.rows[-1], runs.build_task(config.resolved())
+    sizes = np.bincount(task.train_labels)
+    shots = np.digitize(sizes, [20, 101])[task.test_arrays()[1]]
+    names = ("few_shot", "medium_shot")
+    found = [row[f"evaluation/{name}/accuracy"] for name in names]
+    average = np.average(found, weights=np.bincount(shots))
+    assert average == pytest.approx(row["evaluation/accuracy"])
+    assert result.summary["accuracy_of_subsets"] == dict(
+        zip(reversed(names), found[::-1])
+    )
+    assert "few_shot" in "".join(description.result(result.summary, tmp_path))
+    with pytest.raises(ValueError, match="digest_of_data|label_noise"):
+        other = {**given, "label_noise": 0.3, "output_dir": where, "total_rounds": 4}
+        experiment.run(experiment.RunConfig(**other))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.tasks import layouts
-from tff_reg import tasks
-from tff_reg.tasks import pacs
+from tff_reg import settings, tasks
+from tff_reg.tasks import domain_folders, pacs
 
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
@@ -44,6 +44,34 @@ def test_held_out_pictures_are_a_share_of_each_class_and_domain(folder):
     table = np.zeros((4, 7), int)
     np.add.at(table, (data.domains, data.y_train), 1)
     assert (table == 8).all() and len(data.y_test) == 28
+
+
+def test_any_folders_of_domains_are_read_likewise(folder, tmp_path):
+    found = domain_folders.load(str(folder / "PACS"), image_size=9)
+    data = pacs.load(str(folder), image_size=9)
+    for name in ("x_train", "y_train", "domains", "x_test", "test_domains"):
+        assert np.array_equal(getattr(found, name), getattr(data, name))
+    layouts.write_class_folders(tmp_path / "a", ["dog"], 1, 4, 4)
+    layouts.write_class_folders(tmp_path / "b", ["cat"], 1, 4, 4)
+    with pytest.raises(tasks.DataError, match="a/cat cannot be read"):
+        domain_folders.load(str(tmp_path))
+
+
+def test_domains_are_left_out_of_training_and_are_the_test_set(folder):
+    given = dict(data_dir=str(folder), image_size=9, partition="domain", num_clients=2)
+    data, dealt = tasks.read("pacs", test_domains=("sketch", "cartoon"), **given)
+    assert {*data.domains} == {0, 2} and {*data.test_domains} == {1, 3}
+    assert len(data.y_train) == 126 and len(data.y_test) == 140
+    written = [x for n in (1, 3) for x in layouts.random_images(70, 9, 9, 3, seed=n)]
+    assert {x.tobytes() for x in data.x_test} == {x.tobytes() for x in written}
+    assert [{*data.domains[own]} for own in dealt] == [{0}, {2}]
+    pixels = data.x_train / 255
+    expected = (pixels[:1] - pixels.mean((0, 1, 2))) / pixels.std((0, 1, 2))
+    np.testing.assert_allclose(data.normalize_fn(data.x_train[:1]), expected, atol=1e-4)
+    with pytest.raises(
+        settings.SettingError, match="no domain Sketch: the domains are"
+    ):
+        tasks.read("pacs", test_domains=("Sketch",), **given)
 
 
 @pytest.mark.skipif(

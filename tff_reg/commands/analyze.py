@@ -209,7 +209,7 @@ def partition(given):
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
     files.check_place(output_dir, "output_dir")
-    held = partition_report.of_task(runs.build_task(asked))
+    held = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
     files.make_directory(output_dir, "output_dir")
     for name, write in (
         ("partition.csv", held.write_csv),

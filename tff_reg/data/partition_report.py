@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_reg.data import partitions
+from tff_reg.data import partitions, skews as skews_lib
 from tff_reg.lazy import (
     matplotlib,
     mpl_agg,
@@ -43,6 +43,7 @@ class PartitionReport:
       num_examples: Number of all examples, including those that no client has.
       domain_counts: int64 [clients, domains]; no columns if there are no domains.
       domain_names: The domains' names.
+      skews: Further numbers of each client by name, such as its noise.
     """
 
     counts: np.ndarray
@@ -51,6 +52,7 @@ class PartitionReport:
     num_examples: int
     domain_counts: np.ndarray
     domain_names: tuple[str, ...]
+    skews: tuple[Mapping[str, float], ...] = ()
 
     @property
     def sizes(self) -> np.ndarray:
@@ -61,6 +63,27 @@ class PartitionReport:
     def entropies(self) -> np.ndarray:
         """Label entropy in bits, float64 [clients]: 0 for a client with one class."""
         return _entropy(self.counts)
+
+    @property
+    def label_distances(self) -> np.ndarray:
+        """Total variation distance of labels, float64 [clients], in 0 to 1.
+
+        Half the sum over classes of the differences between a client's shares and those
+        of all clients' examples: half the distance of Y. Zhao et al., "Federated
+        Learning with Non-IID Data", 2018, Section 3.2. NaN for an empty client.
+        """
+        with np.errstate(invalid="ignore"):
+            shares = self.counts / self.sizes[:, np.newaxis]
+        whole = self.counts.sum(axis=0) / self.sizes.sum()
+        return np.abs(shares - whole).sum(axis=1) / 2
+
+    @property
+    def size_spread(self) -> tuple[float, float]:
+        """Coefficient of variation (n, not n - 1) and Gini index of the sizes."""
+        sizes, count = np.sort(self.sizes), len(self.sizes)
+        ranks = 2 * np.arange(1, count + 1) - count - 1
+        gini = (ranks * sizes).sum() / (count * sizes.sum())
+        return float(sizes.std() / sizes.mean()), float(gini)
 
     @property
     def _names_fit(self) -> bool:
@@ -77,6 +100,8 @@ class PartitionReport:
                 "examples": int(self.sizes[row]),
                 "classes": int(held[row]),
                 "entropy_bits": round(float(self.entropies[row]), 4),
+                "label_distance": round(float(self.label_distances[row]), 4),
+                **(self.skews[row] if self.skews else {}),
             }
             for kind, names, counts in (
                 ("domain", self.domain_names, self.domain_counts[row]),
@@ -132,6 +157,19 @@ class PartitionReport:
             f"label entropy: {_spread(self.entropies, '.2f')} bits each; all clients' "
             f"examples together have {whole:.2f}",
         ]
+        of_classes = self.counts.sum(axis=0)
+        of_classes = of_classes[of_classes > 0]
+        variation, gini = self.size_spread
+        lines += [
+            "label skew: mean total variation distance"
+            f" {np.nanmean(self.label_distances):.3f} to all clients' examples",
+            f"size skew: coefficient of variation {variation:.3f}, Gini {gini:.3f}",
+            f"class imbalance: {of_classes.max() / of_classes.min():.4g} times as many"
+            " examples of the largest class as of the smallest",
+        ]
+        for name in self.skews[0] if self.skews else ():
+            values = np.array([each[name] for each in self.skews])
+            lines.append(f"{name.replace('_', ' ')}: {_spread(values, '.4g')} each")
         if self.domain_names:
             own = (self.domain_counts > 0).sum(axis=1)
             lines.append(f"domains: {_spread(own)} of {len(self.domain_names)} each")
@@ -280,6 +318,7 @@ def report(
     client_ids: Sequence[str] | None = None,
     domains: np.ndarray | None = None,
     domain_names: Sequence[str] = (),
+    skews: Sequence[Mapping[str, float]] = (),
 ) -> PartitionReport:
     """Counts the examples of each client by class and domain.
 
@@ -315,11 +354,24 @@ def report(
         num_examples=len(labels),
         domain_counts=domain_counts,
         domain_names=() if domains is None else tuple(map(str, domain_names)),
+        skews=tuple(skews),
     )
 
 
-def of_task(task: Any) -> PartitionReport:
-    """Returns the report of a task that `tasks.build` has built."""
+def of_task(task: Any, settings: Mapping[str, Any] = {}) -> PartitionReport:
+    """Returns the report of a task that `tasks.build` has built.
+
+    Args:
+      task: The task. Classes are the right ones, and wrong labels a number of each
+        client.
+      settings: The settings of skews by name, which the report repeats.
+    """
+    labels = task.client_data.arrays[1]
+    skews = skews_lib.of_clients(settings, len(task.partition))
+    for own, skew in zip(task.partition, skews):
+        if "wrong_labels" in skew:
+            wrong = labels[own] != task.train_labels[own]
+            skew["wrong_labels"] = round(float(wrong.mean()), 4) if own.size else 0.0
     return report(
         task.train_labels,
         task.partition,
@@ -327,6 +379,7 @@ def of_task(task: Any) -> PartitionReport:
         client_ids=task.client_data.client_ids,
         domains=task.domains,
         domain_names=task.domain_names,
+        skews=skews,
     )
 
 

@@ -21,6 +21,7 @@ name. The last column is the number of examples that no client has:
 | iid                  | -                             | within one | nothing       |
 | iid_stratified       | -                             | within one | nothing       |
 | shards               | -                             | near equal | nothing       |
+| shards_dirichlet     | a class's holders             | vary       | nothing       |
 | domain               | -                             | vary       | nothing       |
 | split_file           | -                             | as written | as written    |
 
@@ -43,7 +44,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tff_reg.data.partitions.class_shards import shards
+from tff_reg.data.partitions.class_shards import shards, shards_dirichlet
 from tff_reg.data.partitions.dealing import (
     PartitionError,
     check_labels,
@@ -79,6 +80,7 @@ __all__ = [
     "partition",
     "quantity",
     "shards",
+    "shards_dirichlet",
     "split_file",
 ]
 
@@ -117,7 +119,8 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
         name: PartitionScheme(name, function, _needs(function))
         for function in (
             *(dirichlet_unbalanced, dirichlet_balanced, dirichlet_sequential),
-            *(iid, iid_stratified, shards, quantity, domain, split_file),
+            *(iid, iid_stratified, shards, shards_dirichlet, quantity, domain),
+            split_file,
         )
         for name in [function.__name__]
     }
@@ -154,10 +157,12 @@ def partition(
       num_clients: Number of clients, from 1 to N; for `domain`, a multiple of the
         number of domains.
       seed: The same seed gives the same partition.
-      concentration: Alpha of Dir(alpha), above 0 and finite, for the Dirichlet schemes
-        and `quantity`. Large values are close to IID (for `quantity`, to equal sizes);
-        small values give each class to few clients, or each client few classes.
-      classes_per_client: For `shards`, from 1 to the number of classes.
+      concentration: Alpha of Dir(alpha), above 0 and finite, for the Dirichlet schemes,
+        `shards_dirichlet` and `quantity`. Large values are close to IID (for the last
+        two, to equal sizes); small values give each class to few clients, or each
+        client few classes.
+      classes_per_client: For `shards` and `shards_dirichlet`, from 1 to the number of
+        classes.
       domains: For `domain`: [N] whole numbers, each example's domain.
       split_file: For `split_file`: the path.
 

@@ -1,11 +1,11 @@
-"""The scheme that gives each client a fixed number of classes."""
+"""The schemes that give each client a fixed number of classes."""
 
 from __future__ import annotations
 
 import heapq
 
 from tff_reg.data import keys
-from tff_reg.data.partitions import dealing
+from tff_reg.data.partitions import dealing, dirichlet
 from tff_reg.lazy import np
 
 # Random swaps of classes between clients: the number per shard, and the maximum.
@@ -40,9 +40,64 @@ def shards(
       PartitionError: Also if the clients together cannot hold all classes, or there are
         fewer examples than shards.
     """
+    classes, class_sizes, holds, generator = _held(
+        "shards", labels, num_clients, classes_per_client, seed
+    )
+    shares = holds.sum(axis=0)
+    counts = holds * (class_sizes // shares)
+    # In a random order of clients, the first holders of a class get its remainder.
+    order = generator.permutation(len(holds))
+    rank = holds[order].cumsum(axis=0)
+    counts[order] += holds[order] & (rank <= class_sizes % shares)
+    return dealing.deal(classes, counts, generator)
+
+
+def shards_dirichlet(
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    classes_per_client: int,
+    concentration: float,
+    seed: int,
+) -> list[np.ndarray]:
+    """Gives each client `classes_per_client` classes, and of each a Dirichlet share.
+
+    The classes are chosen as by `shards`. Each class is divided among its holders by a
+    draw from a symmetric Dirichlet, as in A. Shamsian et al., "Personalized Federated
+    Learning using Hypernetworks" (pFedHN), ICML 2021, Section 5, whose shares are
+    normalised uniform numbers.
+
+    >>> from tff_reg.data import partitions
+    >>> dealt = partitions.shards_dirichlet(
+    ...     [0, 1] * 50, 4, classes_per_client=1, concentration=0.5, seed=0)
+    >>> [len(positions) for positions in dealt]
+    [43, 7, 1, 49]
+
+    Guaranteed: disjoint, complete, exactly `classes_per_client` classes each.
+
+    Raises:
+      PartitionError: As `shards`.
+    """
+    classes, class_sizes, holds, generator = _held(
+        "shards_dirichlet", labels, num_clients, classes_per_client, seed
+    )
+    dirichlet.checked(classes, num_clients, concentration)
+    counts = holds.astype(np.int64)
+    for column, size in zip(counts.T, class_sizes):
+        own = np.flatnonzero(column)
+        logs = dirichlet.log_dirichlet(generator, concentration, 1, own.size)
+        cuts = dirichlet.cumulated_counts(np.exp(logs - logs.max()), size - own.size)
+        column[own] += np.diff(cuts, prepend=0)
+    return dealing.deal(classes, counts, generator)
+
+
+def _held(
+    scheme: str, labels: np.ndarray, num_clients: int, per_client: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
+    """Draws the classes of each client, bool [clients, classes]."""
     classes, class_sizes = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)
-    per_client = dealing.check_count("classes_per_client", classes_per_client, least=1)
+    per_client = dealing.check_count("classes_per_client", per_client, least=1)
     if per_client > class_sizes.size:
         raise dealing.PartitionError(
             f"classes_per_client is {per_client}, but there are only "
@@ -54,14 +109,10 @@ def shards(
             f"{class_sizes.size} classes; use more clients or more classes a client."
         )
     shares = _shards_of_classes(class_sizes, num_clients, per_client)
-    generator = keys.driver_generator("shards", seed)
+    shares = _shards_of_classes(class_sizes, num_clients, per_client)
+    generator = keys.driver_generator(scheme, seed)
     holds = _spread_shards(shares, num_clients, per_client, generator)
-    counts = holds * (class_sizes // shares)
-    # In a random order of clients, the first holders of a class get its remainder.
-    order = generator.permutation(num_clients)
-    rank = holds[order].cumsum(axis=0)
-    counts[order] += holds[order] & (rank <= class_sizes % shares)
-    return dealing.deal(classes, counts, generator)
+    return classes, class_sizes, holds, generator
 
 
 def _shards_of_classes(

@@ -53,7 +53,7 @@ def dirichlet_unbalanced(
     sizes.
     """
     classes, class_sizes = dealing.classes_of(labels)
-    num_clients, concentration = _checked(classes, num_clients, concentration)
+    num_clients, concentration = checked(classes, num_clients, concentration)
     generator = keys.driver_generator("dirichlet_unbalanced", seed)
     counts = _first_with_enough(
         lambda: _spread_classes(class_sizes, num_clients, concentration, generator),
@@ -175,13 +175,13 @@ def quantity(
     Guaranteed: disjoint, complete, every client has at least `minimum_examples`.
     """
     classes, _ = dealing.classes_of(labels)
-    num_clients, concentration = _checked(classes, num_clients, concentration)
+    num_clients, concentration = checked(classes, num_clients, concentration)
     generator = keys.driver_generator("quantity", seed)
 
     def draw():
-        logs = _log_dirichlet(generator, concentration, 1, num_clients)
+        logs = log_dirichlet(generator, concentration, 1, num_clients)
         return np.diff(
-            _cumulated_counts(np.exp(logs - logs.max()), classes.size), prepend=0
+            cumulated_counts(np.exp(logs - logs.max()), classes.size), prepend=0
         )
 
     sizes = _first_with_enough(
@@ -197,7 +197,7 @@ def quantity(
     return dealing.ascending(np.split(order, sizes.cumsum()[:-1]))
 
 
-def _checked(
+def checked(
     classes: np.ndarray, num_clients: int, concentration: float
 ) -> tuple[int, float]:
     """Checks the number of clients and the concentration, and returns them."""
@@ -256,15 +256,15 @@ def _draw_mixes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
     """Draws each client's proportions over the classes."""
     classes, class_sizes = dealing.classes_of(labels)
-    num_clients, concentration = _checked(classes, num_clients, concentration)
+    num_clients, concentration = checked(classes, num_clients, concentration)
     generator = keys.driver_generator(scheme, seed)
-    log_proportions = _log_dirichlet(
+    log_proportions = log_dirichlet(
         generator, concentration, num_clients, class_sizes.size
     )
     return classes, class_sizes, log_proportions, generator
 
 
-def _log_dirichlet(
+def log_dirichlet(
     generator: np.random.Generator, concentration: float, rows: int, columns: int
 ) -> np.ndarray:
     """Draws logarithms of symmetric Dirichlet variates, up to a constant per row.
@@ -282,7 +282,7 @@ def _log_dirichlet(
     return np.log(gamma) + np.log(uniform) / concentration
 
 
-def _cumulated_counts(weights: np.ndarray, size: int) -> np.ndarray:
+def cumulated_counts(weights: np.ndarray, size: int) -> np.ndarray:
     """Returns where to cut `size` examples in proportion to weights: int64."""
     cumulated = weights.cumsum()
     return (cumulated / cumulated[-1] * size).astype(np.int64)
@@ -295,7 +295,7 @@ def _spread_classes(
     generator: np.random.Generator,
 ) -> np.ndarray:
     """Draws counts, int64 [clients, classes], by the FedML rule."""
-    log_proportions = _log_dirichlet(
+    log_proportions = log_dirichlet(
         generator, concentration, class_sizes.size, num_clients
     )
     mean_size = class_sizes.sum() / num_clients
@@ -305,7 +305,7 @@ def _spread_classes(
         # Some client is always below the mean while a class remains.
         below = held < mean_size
         weights = np.where(below, np.exp(row - row[below].max()), 0.0)
-        counts[:, column] = np.diff(_cumulated_counts(weights, size), prepend=0)
+        counts[:, column] = np.diff(cumulated_counts(weights, size), prepend=0)
         held += counts[:, column]
     return counts
 

@@ -63,7 +63,7 @@ class ClientEvaluation:
             of_train, of_test = task.domains, task.test_domains
             domain_names = task.domain_names
         self._names = [(c, d) for c in task.class_names for d in domain_names]
-        labels = clients.arrays[1]
+        labels = getattr(task, "train_labels", clients.arrays[1])
         strata = labels * len(domain_names) + of_train
         # Of each tested example: its row, its class and domain, and its cell: the
         # examples over which a mean is taken. Of each client: its shares of the cells.

@@ -126,11 +126,12 @@ def partition(config: ResolvedConfig) -> str:
     """Returns the partition with its strength, such as `dirichlet_balanced(0.3)`."""
     if config.partition is None:
         return "the given clients"
+    said = []
     if config.concentration is not None:
-        return f"{config.partition}({config.concentration:g})"
+        said.append(f"{config.concentration:g}")
     if config.classes_per_client is not None:
-        return f"{config.partition}({config.classes_per_client} classes each)"
-    return config.partition
+        said.append(f"{config.classes_per_client} classes each")
+    return f"{config.partition}({', '.join(said)})" if said else config.partition
 
 
 def _cohort(config: ResolvedConfig, sample_fn: Optional[str] = None) -> str:

@@ -38,6 +38,11 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
                 f"{untested} of {len(own)} clients have no class of the test examples:"
                 " measures of clients leave them out"
             )
+        if config.feature_noise or config.rotations or config.hues:
+            yield (
+                "clients' accuracies are those on the clean test set, not on images"
+                " like theirs: client_test_share=0.2 measures these"
+            )
     known = getattr(clients, "classes", None)
     # A part of the data may lack a class.
     if known is None or config.scale is not None:
