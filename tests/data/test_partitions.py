@@ -179,7 +179,7 @@ def test_balanced_matches_drawing_one_example_at_a_time():
         axis=0,
     )
     found = []
-    with mock.patch.object(dirichlet, "_log_dirichlet", lambda *_: np.log(proportions)):
+    with mock.patch.object(dirichlet, "log_dirichlet", lambda *_: np.log(proportions)):
         for seed in range(repetitions):
             dealt = partitions.dirichlet_balanced(
                 labels, 3, concentration=1.0, seed=seed
@@ -196,7 +196,7 @@ def test_unbalanced_cuts_by_hand():
     # Class 2 (2): client 0 holds 5 >= 4 and is left out; 0.8, 0.2 -> ends 0, 1, 2.
     labels = np.repeat([0, 1, 2], [6, 4, 2])
     proportions = np.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0.9, 0.08, 0.02]])
-    with mock.patch.object(dirichlet, "_log_dirichlet", lambda *_: np.log(proportions)):
+    with mock.patch.object(dirichlet, "log_dirichlet", lambda *_: np.log(proportions)):
         dealt = partitions.dirichlet_unbalanced(
             labels, 3, concentration=1.0, seed=0, minimum_examples=0
         )

@@ -82,8 +82,6 @@ def check(values: Mapping[str, Any], task: Any) -> None:
     if values["partition"] == "split_file":
         why = "the partition split_file deals out all of a data set, never a part."
         wrong.update(dict.fromkeys(_OF_ALL_DATA, why))
-    if values["partition"] is None:
-        wrong["imbalance_factor"] = "the examples belong to clients already."
     if task.num_domains == 0:
         wrong["test_domains"] = f"the task {values['task']} has no domains."
     if values["client_evaluation"] is not None and not values["client_test_share"]:
