@@ -65,8 +65,10 @@ def _without_domains(data: ImageData, names: tuple[str, ...]) -> ImageData:
     known = data.domain_names
     for name in names:
         if name not in known:
-            there = f"the domains are {', '.join(known)}" if known else "there are none"
-            raise SettingError("test_domains", names, f"no domain {name}: {there}.")
+            there = (
+                f"the domains are {', '.join(known)}" if known else "the data have none"
+            )
+            raise SettingError("test_domains", names, f"there is no {name}; {there}.")
     numbers = [known.index(name) for name in names]
     is_out = np.isin(np.asarray(data.domains), numbers)
     if is_out.all():

@@ -153,11 +153,14 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
         == 1437
     )
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
-    given = ("--task=digits", "--client_test_share=0.2")
+    given = ("--task=digits", "--client_test_share=0.2", "--label_noise=0,0.5")
     done = run("partition", *given, f"--output_dir={tmp_path / 'p'}")
     assert "20 clients hold 1,140 of 1,437 examples" in done.stdout
     of_task = "digits, dirichlet_balanced(0.3), 20 clients, seed 0\n"
     assert done.stdout.startswith(of_task), done.stderr
+    held = read_csv(tmp_path / "p" / "partition.csv")
+    assert [row["wrong_labels"] for row in held] == ["0.0", "0.4912"] * 10  # 28 of 57.
+    assert (tmp_path / "p" / "skews.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_recipes_partition(tmp_path):

@@ -16,7 +16,7 @@ from tff_reg.analysis import (
     spectra,
 )
 from tff_reg.commands import command_line
-from tff_reg.data import partition_report
+from tff_reg.data import partition_report, skew_picture
 from tff_reg.experiment.config import run_config as config, task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import finished_runs, protocol, trained
@@ -33,7 +33,7 @@ bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
 
 bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
   The examples of each client of a run, or of the data flags of bin/run: a table, and
-  partition.csv and partition.png.
+  partition.csv and partition.png, skewed images as skews.png.
 
 bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
   Eigenvalues of largest magnitude (lambda_max is the first, and may be negative) and
@@ -209,12 +209,13 @@ def partition(given):
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
     files.check_place(output_dir, "output_dir")
-    held = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
+    task = runs.build_task(asked)
+    held = partition_report.of_task(task, asked.part(TaskSettings))
     files.make_directory(output_dir, "output_dir")
-    for name, write in (
-        ("partition.csv", held.write_csv),
-        ("partition.png", held.write_figure),
-    ):
+    made = {"partition.csv": held.write_csv, "partition.png": held.write_figure}
+    if any(held.skews):
+        made["skews.png"] = functools.partial(skew_picture.write, task, held.skews)
+    for name, write in made.items():
         with files.atomic_path(output_dir / name) as temporary:
             write(temporary)
     of = description.partition(asked)
@@ -222,7 +223,7 @@ def partition(given):
     print(f"{asked.task}, {of}, {where}\n")
     print(held.markdown())
     print(*held.summary(), sep="\n")
-    print(f"In {output_dir}: partition.csv, partition.png")
+    print(f"In {output_dir}: {', '.join(made)}")
 
 
 def _runs(given):
