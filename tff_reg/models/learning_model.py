@@ -21,11 +21,6 @@ def sparse_cross_entropy(labels, logits):
     return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
 
 
-def count_correct(labels, predictions):
-    """Counts the examples whose class has the largest prediction; none with a NaN."""
-    return tf.math.count_nonzero(are_correct(labels, predictions))
-
-
 def are_correct(labels, predictions):
     """Returns whether each example's class has the largest prediction, and no NaN."""
     largest = tf.argmax(predictions, axis=-1, output_type=labels.dtype)
@@ -127,7 +122,8 @@ class LearningModel(tff.learning.models.VariableModel):
         mean_loss = tf.cast(loss, tf.float32)
         self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))
         if self.has_accuracy:
-            self._correct.assign_add(count_correct(labels, predictions))
+            are_right = are_correct(labels, predictions)
+            self._correct.assign_add(tf.math.count_nonzero(are_right))
         self._examples.assign_add(count)
 
     def report_local_unfinalized_metrics(self):

@@ -67,13 +67,11 @@ class SkewSettings(process_settings.PopulationSettings):
 
 def num_domains(values: Mapping[str, Any], task: Any) -> Optional[int]:
     """Returns the number of domains for training; None if the data decide it."""
-    left_out = len({*values["test_domains"]})
-    if left_out and task.num_domains is not None:
-        if left_out >= task.num_domains > 0:
-            why = "it leaves no domain to train on."
-            raise SettingError("test_domains", values["test_domains"], why)
-        return max(0, task.num_domains - left_out)
-    return task.num_domains
+    known, left_out = task.num_domains, {*values["test_domains"]}
+    if known and len(left_out) >= known:
+        why = "it leaves no domain to train on."
+        raise SettingError("test_domains", values["test_domains"], why)
+    return known and known - len(left_out)
 
 
 def check(values: Mapping[str, Any], task: Any) -> None:
