@@ -21,16 +21,19 @@ other packages offer tasks by entry points in the group `tff_reg.tasks`.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from tff_reg import lazy, plugins
+from tff_reg.data import partitions
 from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.settings import settings_of
-from tff_reg.tasks import dealt, recipes, reduced_data
+from tff_reg.tasks import dealt, natural, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ __all__ = [
     "TaskError",
     "build",
     "check_data",
+    "count_clients",
     "defaults",
     "names",
     "of_package",
@@ -58,6 +62,7 @@ _ENTRY_POINTS = "tff_reg.tasks"
 _NAMES = (
     *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
     *("pacs", "ham10000", "domain_folders", "image_folder", "arrays"),
+    *("table", "text_csv", "femnist", "shakespeare", "stackoverflow"),
 )
 
 
@@ -111,6 +116,24 @@ def check_data(name: str, data_dir: str | None) -> None:
             raise known.missing(f"There is nothing at {data_dir}")
     elif "data_dir" in known.options and known.tfds_name is None:
         raise known.missing("There are no data")
+
+
+def count_clients(name: str, settings: Mapping[str, Any]) -> int | None:
+    """Returns the number of clients that a task's data have; None without its files.
+
+    Raises:
+      TaskError: If there is no task of that name, or its data have no clients.
+    """
+    module = _module(name)
+    if not hasattr(module, "clients"):
+        raise TaskError(f"the task {name} has no clients; choose another partition.")
+    path = settings.get("data_dir")
+    if path is None or not os.path.exists(path):
+        return None
+    options = {n: settings[n] for n in module.DEFAULTS.options if settings.get(n)}
+    if not (names := module.clients(**options)):
+        raise TaskError(f"{path} has no clients; choose another partition.")
+    return len(names)
 
 
 def read(task: str, **settings: Any) -> tuple[ImageData, list]:
@@ -176,6 +199,11 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
             module.DEFAULTS, scale_lib.parse(chosen.scale or "1"), chosen.image_size
         )
     check_data(chosen.task, chosen.data_dir)
+    is_natural = chosen.partition == natural.NAME
+    if is_natural and "clients" in inspect.signature(module.load).parameters:
+        names = module.clients(**given)  # Only the clients that take part are read.
+        drawn = partitions.drawn(len(names), chosen.num_clients, chosen.seed_of_split)
+        given["clients"] = [names[client] for client in drawn]
     data = module.load(**given)
     expected = module.DEFAULTS.num_train_examples
     if expected not in (None, len(data.y_train)):
@@ -185,7 +213,7 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
             expected,
             len(data.y_train),
         )
-    if chosen.scale is not None:
+    if chosen.scale is not None and not is_natural:
         data = reduced_data.subset(data, scale_lib.parse(chosen.scale))
     return data
 

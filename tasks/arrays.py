@@ -4,17 +4,19 @@ Images are uint8 [n, height, width, channels] (or without channels) or float32. 
 images are normalised with the training images' own mean and deviation, float32 images
 are not. Labels are whole numbers from 0. The file may also hold `domain` and
 `test_domain` (a whole number from 0 for each training and test example), `class_names`
-and `domain_names`. The augmentation is pad-crop by 4 pixels and flip. The file is read
-without pickles.
+and `domain_names`; and, for the partition `natural`, `client` and `test_client` (a
+whole number or a text for each example). The augmentation is pad-crop by 4 pixels and
+flip. The file is read without pickles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tff_reg import files
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data
+from tff_reg.tasks import image_data, natural
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _LARGEST_NUMBER = 100_000
@@ -39,6 +41,7 @@ def load(data_dir: str) -> image_data.ImageData:
     """
     names = ("x_train", "y_train", "x_test", "y_test")
     extras = ("domain", "test_domain", "class_names", "domain_names")
+    extras += ("client", "test_client")
     content = read_npz(data_dir, names, extras)
     x_train, y_train, x_test, y_test = (content[name] for name in names)
     x_train = check_images(x_train, f"x_train in {data_dir}")
@@ -67,6 +70,7 @@ def load(data_dir: str) -> image_data.ImageData:
                 f"{where} has {len(found)} numbers for {len(y)} examples; each example"
                 " needs one."
             )
+    clients = _clients(content, data_dir, y_train, y_test)
     check_scale(x_train, x_test, f"{data_dir}: x_train", "x_test")
     return image_data.of_parts(
         (x_train, y_train),
@@ -76,7 +80,29 @@ def load(data_dir: str) -> image_data.ImageData:
         domains=domains.get("domain"),
         test_domains=domains.get("test_domain"),
         domain_names=domain_names,
+        **clients,
     )
+
+
+def clients(data_dir: str) -> Sequence[str]:
+    """Returns the clients' names; none without an array `client`."""
+    content = read_npz(data_dir, (), ("client",))
+    return natural.numbered(content["client"])["client_names"] if content else ()
+
+
+def _clients(content: Mapping[str, Any], path: str, *labels: np.ndarray) -> dict:
+    """Returns the fields of the clients; none without an array `client`."""
+    if "client" not in content:
+        return {}
+    found = [content["client"], content.get("test_client")]
+    for each, y in zip(found, labels):
+        kinds = "U" if found[0].dtype.kind == "U" else "iu"
+        if each is not None and (each.shape != y.shape or each.dtype.kind not in kinds):
+            raise DataError(
+                f"{path} has clients {each.dtype} {each.shape} for {len(y)} examples;"
+                " give each example one, whole numbers or texts."
+            )
+    return natural.numbered(*found)
 
 
 def check_scale(x_train: np.ndarray, x_test: np.ndarray, *names: str) -> None:

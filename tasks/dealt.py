@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.data import keys, partitions
+from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
-from tff_reg.tasks import image_data, splits
+from tff_reg.tasks import image_data, natural, reduced_data, splits
 from tff_reg.tasks.image_data import ImageData
 
 
@@ -29,11 +30,11 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
         domain.
       PartitionError: If the partition does not fit the data.
     """
-    seed = settings.seed_of_split
+    seed, is_natural = settings.seed_of_split, settings.partition == natural.NAME
     if settings.test_domains:
         data = _without_domains(data, settings.test_domains)
     if settings.validation_share is not None:
-        data = _with_validation(data, settings.validation_share, seed)
+        data = _with_validation(data, settings.validation_share, seed, is_natural)
     if settings.imbalance_factor is not None:
         data = _with_tail(data, settings.imbalance_factor, seed, settings.scale)
     positions = partitions.partition(
@@ -44,12 +45,18 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
         concentration=settings.concentration,
         classes_per_client=settings.classes_per_client,
         domains=data.domains,
+        clients=data.clients,
         split_file=settings.split_file,
     )
+    if is_natural and settings.scale is not None:
+        scale = scale_lib.parse(settings.scale)
+        return reduced_data.of_clients(data, positions, scale)
     return data, positions
 
 
-def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
+def _with_validation(
+    data: ImageData, share: float, seed: int, is_natural: bool
+) -> ImageData:
     """Replaces the test examples by a share of the training examples."""
     units = np.arange(len(data.y_train)) if data.units is None else data.units
     count = max(1, round(share * np.unique(units).size))
@@ -57,6 +64,9 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     if count == np.unique(units).size:
         raise SettingError("validation_share", share, "it leaves nothing to train on.")
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
+    if is_natural and data.clients is not None:  # No client loses all examples.
+        held = natural.kept(held, data.clients)
+        train = np.setdiff1d(np.arange(len(data.clients)), held)
     return data.train_part(train, **data.as_test(held))
 
 
@@ -75,9 +85,9 @@ def _without_domains(data: ImageData, names: tuple[str, ...]) -> ImageData:
         raise SettingError("test_domains", names, "it leaves nothing to train on.")
     test = data.as_test(np.flatnonzero(is_out))
     if data.test_domains is not None:
-        own = np.isin(data.test_domains, numbers)
+        others = data.test_part(np.flatnonzero(np.isin(data.test_domains, numbers)))
         test = {
-            name: np.concatenate([each, getattr(data, name)[own]])
+            name: np.concatenate([each, others[name]]) if name in others else None
             for name, each in test.items()
         }
     train = data.train_part(np.flatnonzero(~is_out), **test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -39,6 +40,14 @@ class ImageData:
     # int32 [n], such as each training image's lesion: examples with the same number are
     # not divided between training and held-out examples. None without such units.
     units: np.ndarray | None = None
+    # int32 [n], each training example's client, if the data come with clients.
+    clients: np.ndarray | None = None
+    # int32 [m], each test example's client; -1 for clients without training examples.
+    test_clients: np.ndarray | None = None
+    # A distinct name for each client.
+    client_names: tuple[str, ...] = ()
+    # The number of tokens of texts, whose examples are rows of token numbers.
+    vocabulary: int | None = None
     # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
     # Whether normalize_fn is that of the training images' own mean and deviation.
@@ -49,12 +58,12 @@ class ImageData:
             ("class", self.class_names),
             ("domain", self.domain_names),
         ):
-            twice = [name for name in names if names.count(name) > 1]
-            if twice:
-                raise DataError(
-                    f"There are {twice.count(twice[0])} {what} names {twice[0]!r}; "
-                    "all names must differ."
-                )
+            for name, count in collections.Counter(names).items():
+                if count > 1:
+                    raise DataError(
+                        f"There are {count} {what} names {name!r}; all names must"
+                        " differ."
+                    )
 
     def strata(self) -> np.ndarray:
         """Returns numbers of each training example's class and domain, int64 [n]."""
@@ -63,16 +72,25 @@ class ImageData:
 
     def train_part(self, positions: np.ndarray, **changes: Any) -> ImageData:
         """Returns the data with some of the training examples, and other changes."""
-        of_examples = ("x_train", "y_train", "domains", "units")
-        known = {name: getattr(self, name) for name in of_examples}
-        part = {n: each[positions] for n, each in known.items() if each is not None}
+        part = self._part(
+            ("x_train", "y_train", "domains", "clients", "units"), positions
+        )
         return dataclasses.replace(self, **part, **changes)
+
+    def test_part(self, positions: np.ndarray) -> dict[str, Any]:
+        """Returns the fields of some of the test examples."""
+        names = ("x_test", "y_test", "test_domains", "test_clients")
+        return self._part(names, positions)
+
+    def _part(self, names: Sequence[str], positions: np.ndarray) -> dict[str, Any]:
+        known = {name: getattr(self, name) for name in names}
+        return {n: each[positions] for n, each in known.items() if each is not None}
 
     def as_test(self, positions: np.ndarray) -> dict[str, Any]:
         """Returns the fields of a test set of these training examples."""
-        domains = None if self.domains is None else self.domains[positions]
-        x_test, y_test = self.x_train[positions], self.y_train[positions]
-        return dict(x_test=x_test, y_test=y_test, test_domains=domains)
+        fields = {"x_test": self.x_train, "y_test": self.y_train}
+        fields |= {"test_domains": self.domains, "test_clients": self.clients}
+        return {n: e if e is None else e[positions] for n, e in fields.items()}
 
     @property
     def largest_pixel(self) -> float | None:

@@ -1,6 +1,8 @@
 """Your own photographs in folders: `train/<class>/*.jpg` and `test/<class>/*.jpg`.
 
-TFDS's ImageFolder reads this layout, in an order that depends only on the names.
+TFDS's ImageFolder reads this layout, in an order that depends only on the names. With
+`train/<client>/<class>/*.jpg` the photographs have clients, for the partition
+`natural`; then `test` has either layout.
 Normalised with the training images' own mean and deviation; pad-crop by 4 pixels and
 flip. Without an `image_size` all images must have the same size.
 """
@@ -8,9 +10,10 @@ flip. Without an `image_size` all images must have the same size.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from tff_reg.lazy import np, tfds
-from tff_reg.tasks import image_data, images, reading
+from tff_reg.tasks import image_data, images, natural, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 DEFAULTS = TaskDefaults(
@@ -20,7 +23,8 @@ DEFAULTS = TaskDefaults(
     norm="group",
     augmentation="crop_flip",
     options=("data_dir", "image_size"),
-    layout="the folder that holds train/<class>/ and test/<class>/ with .jpg or .png",
+    layout="the folder that holds train/<class>/ and test/<class>/ with .jpg or .png,"
+    " or train/<client>/<class>/",
 )
 
 
@@ -33,6 +37,8 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     """
     reading.require(data_dir, ["train", "test"], DEFAULTS)
     folders = [os.path.join(data_dir, part) for part in ("train", "test")]
+    if clients(data_dir):
+        return _of_clients(data_dir, folders, image_size)
     for folder in folders:
         # TFDS reads the files later, but says less about unreadable files, and nothing
         # about files that it skips.
@@ -57,6 +63,40 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
             "image_size=N to bring all to one size."
         )
     return image_data.of_parts(train, test, class_names, data_dir)
+
+
+def clients(data_dir: str, **_: Any) -> list[str]:
+    """Returns the names of the clients' folders; none if those are of classes."""
+    folder = os.path.join(data_dir, "train")
+    names = reading.folders_in(folder)
+    with_folders = [n for n in names if reading.folders_in(os.path.join(folder, n))]
+    return names if len(with_folders) == len(names) else []
+
+
+def _of_clients(
+    data_dir: str, folders: list[str], image_size: int | None
+) -> image_data.ImageData:
+    """Reads the photographs of clients; a client need not have all classes."""
+    parts: list[Any] = []
+    for folder in folders:
+        found = []  # Paths with their class and client.
+        for first in reading.folders_in(folder):
+            below = reading.folders_in(os.path.join(folder, first))
+            for name in below or [""]:
+                own = images.list_folder(os.path.normpath(f"{folder}/{first}/{name}"))
+                row = (name, first) if below else (first, "")
+                found += [(path, *row) for path in own]
+        if not found:
+            raise DEFAULTS.missing(f"{folder} has no images in class folders")
+        parts.append(tuple(np.array(each) for each in zip(*found)))
+    paths, names = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
+    class_names, labels = np.unique(names, return_inverse=True)
+    x = images.read(paths.tolist(), image_size)
+    train, test = zip(*(np.split(each, [len(parts[0][0])]) for each in (x, labels)))
+    owners = parts[1][2] if parts[1][2].any() else None
+    return image_data.of_parts(
+        train, test, class_names, data_dir, **natural.numbered(parts[0][2], owners)
+    )
 
 
 def _read(builder, part: str, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:

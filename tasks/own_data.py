@@ -59,6 +59,7 @@ class OwnModel:
             )
         self._model_fn = _model_fn(model, given)
         self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
+        self.count_clients = lazy.tasks.count_clients
 
     def defaults(self, name: str) -> Any:
         """Returns a task's defaults, without a network."""
@@ -166,16 +167,21 @@ class OwnData:
         """Takes the examples of an `ArrayClientData`, held-out ones included."""
         self.client_ids = names = clients.client_ids
         parts = [clients.client_positions(name) for name in names]
+        x, y = clients.arrays
         if clients.tests is not None:
             if given.get("client_test_share") is not None:
                 raise ValueError("Leave client_test_share out: client_data has tests.")
-            parts += [clients.tests.client_positions(name) for name in names]
+            tests, of_tests = clients.tests.arrays, 0
+            if tests[1] is not y:  # They do not share the arrays.
+                x, y, of_tests = *map(np.concatenate, zip((x, y), tests)), len(y)
+            held = map(clients.tests.client_positions, names)
+            parts += [own + of_tests for own in held]
         # Once each and in the clients' order; what clients share, they still share.
         rows, first, inverse = np.unique(
             np.concatenate(parts), return_index=True, return_inverse=True
         )
         order = np.argsort(first)
-        x, y = (each[rows[order]] for each in clients.arrays)
+        x, y = (each[rows[order]] for each in (x, y))
         self.x, self.y = self._examples((x, y), "client_data")
         ends = np.cumsum([*map(len, parts)])
         parts = np.split(np.argsort(order)[inverse], ends[:-1])

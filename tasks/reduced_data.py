@@ -5,6 +5,7 @@ Both are for quick trials; the accuracy of a model trained on them means nothing
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from tff_reg.data import augmentation
@@ -42,13 +43,19 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
     num_classes = _num_classes(len(data.class_names), num_train, num_domains)
     train = _chosen(data.strata(), data.y_train < num_classes, num_train)
     test = _chosen(data.y_test, data.y_test < num_classes, num_test)
-    domains = data.test_domains
-    return data.train_part(
-        train,
-        x_test=data.x_test[test],
-        y_test=data.y_test[test],
-        test_domains=None if domains is None else domains[test],
-    )
+    return data.train_part(train, **data.test_part(test))
+
+
+def of_clients(
+    data: ImageData, positions: list[np.ndarray], scale: scale_lib.Scale
+) -> tuple[ImageData, list[np.ndarray]]:
+    """Returns a part of the test examples, and with `tiny` of each client's, too."""
+    most = scale("train_examples", len(data.y_train)) // len(positions)
+    if scale.fraction is None:
+        positions = [own[: max(1, most)] for own in positions]
+    count = scale("test_examples", len(data.y_test))
+    chosen = np.linspace(0, len(data.y_test) - 1, count).astype(int)
+    return dataclasses.replace(data, **data.test_part(chosen)), positions
 
 
 def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:
@@ -80,13 +87,13 @@ def synthetic(
       equally frequent. With few examples only the first classes appear, as in `subset`.
 
     Raises:
-      TaskError: If the shape of the images depends on the user's data, or the images
+      TaskError: If the shape of the examples depends on the user's data, or the images
         would take more than 4 GiB.
     """
     if defaults.image_shape is None or defaults.num_classes is None:
         raise TaskError(
-            f"There is no synthetic data for the task {defaults.name}: the size of its"
-            " images depends on your data; choose another task."
+            f"There is no synthetic data for the task {defaults.name}: the shape of"
+            " its examples depends on your data; choose another task."
         )
     height, width, channels = defaults.image_shape
     shape = (image_size or height, image_size or width, channels)

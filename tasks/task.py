@@ -18,6 +18,7 @@ from tff_reg.data import (
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
+from tff_reg.tasks import natural
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
@@ -95,7 +96,13 @@ def build(
     model, norm = settings.model or defaults.model, settings.norm
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
-    client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
+    names, tests = None, None
+    if settings.partition == natural.NAME:
+        names, tests = natural.named(data, settings)
+    array_data = client_data_lib.ArrayClientData
+    client_data = array_data(data.x_train, data.y_train, positions, names)
+    if tests is not None:
+        client_data.tests = array_data(data.x_test, data.y_test, tests, names)
     client_data = client_data.hold_out(
         settings.client_test_share, settings.seed_of_split, data.units
     )
@@ -106,14 +113,24 @@ def build(
         num_classes=len(data.class_names),
         largest=data.largest_pixel,
     )
-    model_fn = models.build_model_fn(
-        model,
-        image_shape=image_shape,
-        num_classes=len(data.class_names),
-        norm=norm,
-        projector=settings.projector,
-        seed=settings.seed,
-    )
+    num_classes, seed = len(data.class_names), settings.seed
+    if model in models.names.OF_KIND:
+        model_fn = models.keras_nets.build_model_fn(
+            model,
+            shape=image_shape,
+            num_classes=num_classes,
+            vocabulary=data.vocabulary,
+            seed=seed,
+        )
+    else:
+        model_fn = models.build_model_fn(
+            model,
+            image_shape=image_shape,
+            num_classes=num_classes,
+            norm=norm,
+            projector=settings.projector,
+            seed=seed,
+        )
     return Task(
         datasets=_baseline_datasets(client_data, data, normalize_fn),
         model_fn=model_fn,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tff_reg.models import names
+
 
 class TaskError(ValueError):
     """Raised for a task that does not exist or cannot be built with its settings."""
@@ -66,12 +68,14 @@ class TaskDefaults:
     name: str
     # One line for --help.
     summary: str
-    # A name of tff_reg.models.names.MODEL_NAMES.
+    # A name of tff_reg.models.names.ALL_NAMES.
     model: str
     # A name of tff_reg.models.names.NORM_NAMES.
     norm: str
     # A name of tff_reg.data.augmentation.RECIPE_NAMES.
     augmentation: str
+    # What the examples are, as in tff_reg.models.names.
+    kind: str = names.IMAGES
     # [height, width, channels] of the images; None if it depends on the user's data.
     image_shape: tuple[int, int, int] | None = None
     # The number of classes; None if it depends on the user's data.
@@ -80,7 +84,7 @@ class TaskDefaults:
     num_train_examples: int | None = None
     # The number of domains; None if it depends on the user's data.
     num_domains: int | None = 0
-    # The task's settings besides its split: data_dir, image_size, class_list.
+    # The task's settings besides its split, such as data_dir: those of tag OPTION.
     options: tuple[str, ...] = ()
     # The default of `image_size`; None keeps images as they are.
     image_size: int | None = None

@@ -9,7 +9,7 @@ from tff_reg.data import partitions
 SCHEMES = tuple(
     name
     for name in partitions.names()
-    if not {"split_file", "domains"} & set(partitions.PARTITIONS[name].needs)
+    if not {"split_file", "domains", "clients"} & set(partitions.PARTITIONS[name].needs)
 )
 DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced", "dirichlet_sequential")
 CONCENTRATED = tuple(

@@ -43,6 +43,17 @@ def test_images_are_rotated_and_hues_are_channels_that_change_places():
     assert np.array_equal(labels, Y)
 
 
+def test_tests_in_other_arrays_have_their_clients_images_and_right_labels():
+    clients = data.ArrayClientData(X, Y, PARTS)
+    clients.tests = data.ArrayClientData(X[:3], Y[:3], [[0], [2], []])
+    given = dict(rotations=(0, 90), label_noise=(0.5,))
+    tests = skews.apply(clients, given, seed=0, num_classes=5, largest=255.0).tests
+    assert np.array_equal(tests.client_examples("client_0000")["x"], X[:1])
+    turned = np.rot90(X[2:3], 1, (1, 2))
+    assert np.array_equal(tests.client_examples("client_0001")["x"], turned)
+    assert np.array_equal(tests.arrays[1], Y[:3])
+
+
 def test_exactly_the_share_of_labels_is_wrong_and_held_out_ones_are_right():
     clients = skewed(label_noise=(0.0, 0.35), held_out=0.2)
     x, labels = clients.arrays

@@ -3,9 +3,13 @@
 import csv
 import pathlib
 import pickle
+import sqlite3
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
+
+from tff_reg.lazy import tff
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
@@ -179,3 +183,24 @@ def write_ham10000(folder, *, with_sources=True):
         # The official table is not in the order of the images either.
         writer.writerows(rows[::-1])
     return rows
+
+
+def write_tff_file(path, splits):
+    """Writes TFF's SQLite format by its writer: {split: {client: {feature: [n, ...]}}}.
+
+    Its writer gives a client one split, so each split is a file, and they are joined.
+    """
+    slices = tf.data.Dataset.from_tensor_slices
+    for split, clients in splits.items():
+        part = str(path) if split == next(iter(splits)) else f"{path}.{split}"
+        tff.simulation.datasets.save_to_sql_client_data(
+            list(clients),
+            lambda name, clients=clients: slices(clients[name]),
+            part,
+            split_names_by_client_id=dict.fromkeys(clients, split),
+        )
+        if part != str(path):
+            with sqlite3.connect(path) as base:
+                base.execute("ATTACH ? AS other", [part])
+                for table in ("examples", "client_metadata"):
+                    base.execute(f"INSERT INTO {table} SELECT * FROM other.{table}")

@@ -10,6 +10,8 @@ import tensorflow_federated as tff
 
 from tff_reg import models, tasks
 from tff_reg.data import augmentation, keys, partitions
+from tff_reg.experiment.config.task_settings import OPTION, TaskSettings
+from tff_reg.settings import settings_of
 
 DEALT = dict(model="cnn", partition="dirichlet_unbalanced", concentration=0.5)
 
@@ -23,11 +25,12 @@ def task():
 def test_defaults_name_things_that_exist(name):
     defaults = tasks.defaults(name)
     assert defaults.name == name
-    assert defaults.model in models.MODEL_NAMES
+    assert defaults.model in models.names.ALL_NAMES
     assert defaults.norm in models.NORM_NAMES
     assert defaults.augmentation in augmentation.RECIPE_NAMES
     assert defaults.image_shape is None or len(defaults.image_shape) == 3
-    assert set(defaults.options) <= {"data_dir", "image_size", "class_list"}
+    options = {s.name for s in settings_of(TaskSettings) if OPTION in s.tags}
+    assert set(defaults.options) <= options
     assert ("data_dir" in defaults.options) == bool(defaults.layout)
     assert "image_size" in defaults.options or defaults.image_size is None
     assert all(override.reason for override in defaults.overrides.values())

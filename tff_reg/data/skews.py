@@ -66,12 +66,18 @@ def apply(
     if not any(skews):
         return clients
     x, y = (each.copy() for each in clients.arrays)
+    tests, of_tests, apart = clients.tests, (x, y), None
+    if tests is not None and tests.arrays[1] is not clients.arrays[1]:
+        apart, of_tests = tests, (tests.arrays[0].copy(), tests.arrays[1])
     _check(settings, x)
     visited = np.zeros(len(y), bool)
     for name, skew in zip(clients.client_ids, skews):
         own = rows = clients.client_positions(name)
-        if clients.tests is not None:
-            rows = np.union1d(own, clients.tests.client_positions(name))
+        if apart is not None and (held := apart.client_positions(name)).size:
+            images = of_tests[0][held]
+            of_tests[0][held] = _images(images, skew, largest, seed, f"{name} tests")
+        if apart is None and tests is not None:
+            rows = np.union1d(own, tests.client_positions(name))
         if visited[rows].any():
             given = next(
                 each for each in ("feature_noise", *_LISTS) if settings.get(each)
@@ -87,12 +93,12 @@ def apply(
             y[wrong] += generator.integers(1, num_classes, wrong.size, np.int32)
             y[wrong] %= num_classes
 
-    def with_copies(of: ArrayClientData) -> ArrayClientData:
+    def with_copies(of: ArrayClientData, x: Any, y: Any) -> ArrayClientData:
         positions = [of.client_positions(name) for name in of.client_ids]
         return type(of)(x, y, positions, of.client_ids)
 
-    skewed = with_copies(clients)
-    skewed.tests = clients.tests and with_copies(clients.tests)
+    skewed = with_copies(clients, x, y)
+    skewed.tests = tests and with_copies(tests, *of_tests)
     return skewed
 
 

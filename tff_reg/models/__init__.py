@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from tff_reg.models import (
         keras_calls as keras_calls,
         keras_losses as keras_losses,
+        keras_nets as keras_nets,
         layers as layers,
         learning_model as learning_model,
+        names as names,
         roles as roles,
     )
     from tff_reg.models.public import *  # noqa: F403

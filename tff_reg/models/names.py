@@ -40,6 +40,10 @@ MODULES = {
 }
 _BUILTIN = tuple(MODULES)
 MODEL_NAMES = (*_BUILTIN, *plugins.entry_points(_ENTRY_POINTS, _BUILTIN))
+# Networks of Keras layers for other examples, in `keras_nets`.
+IMAGES, ROWS, TEXTS = "images", "rows of numbers", "texts"
+OF_KIND = {"mlp": ROWS, "lstm": TEXTS, "transformer": TEXTS}
+ALL_NAMES = (*MODEL_NAMES, *OF_KIND)
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
@@ -52,7 +56,7 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     (('group', 'batch'), ('none',))
 
     Args:
-      model_name: One of `MODEL_NAMES`.
+      model_name: One of `ALL_NAMES`.
 
     Returns:
       Some of `NORM_NAMES`; the first is the default.
@@ -60,6 +64,8 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     Raises:
       PluginError: If the model's package cannot be loaded.
     """
+    if model_name in OF_KIND:
+        return ("none",)
     if (theirs := of_package(model_name)) is not None:
         return tuple(getattr(theirs, "norms", ("none",)))
     if model_name.startswith("resnet"):
@@ -69,6 +75,11 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     if model_name in ("feddyn_cnn", "univarfl_cnn"):
         return ("none",)
     return NORM_NAMES
+
+
+def kind_of(model_name: str) -> str:
+    """Returns what a model takes: images, rows of numbers or texts."""
+    return OF_KIND.get(model_name, IMAGES)
 
 
 def of_package(model_name: str) -> Optional[Callable[..., Any]]:

@@ -23,6 +23,7 @@ name. The last column is the number of examples that no client has:
 | shards               | -                             | near equal | nothing       |
 | shards_dirichlet     | a class's holders             | vary       | nothing       |
 | domain               | -                             | vary       | nothing       |
+| natural              | -                             | vary       | other clients' |
 | split_file           | -                             | as written | as written    |
 
 `PARTITIONS` lists the schemes with the arguments that each needs; `partition` calls a
@@ -59,6 +60,7 @@ from tff_reg.data.partitions.dirichlet import (
     quantity,
 )
 from tff_reg.data.partitions.even import domain, iid, iid_stratified
+from tff_reg.data.partitions.natural_clients import drawn, natural
 from tff_reg.data.partitions.split_files import split_file
 from tff_reg.lazy import np
 
@@ -74,9 +76,11 @@ __all__ = [
     "dirichlet_sequential",
     "dirichlet_unbalanced",
     "domain",
+    "drawn",
     "iid",
     "iid_stratified",
     "names",
+    "natural",
     "partition",
     "quantity",
     "shards",
@@ -119,7 +123,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
         name: PartitionScheme(name, function, _needs(function))
         for function in (
             *(dirichlet_unbalanced, dirichlet_balanced, dirichlet_sequential),
-            *(iid, iid_stratified, shards, shards_dirichlet, quantity, domain),
+            *(iid, iid_stratified, shards, shards_dirichlet, quantity, domain, natural),
             split_file,
         )
         for name in [function.__name__]
@@ -141,6 +145,7 @@ def partition(
     concentration: float | None = None,
     classes_per_client: int | None = None,
     domains: np.ndarray | None = None,
+    clients: np.ndarray | None = None,
     split_file: str | os.PathLike | None = None,
 ) -> list[np.ndarray]:
     """Partitions examples across clients by a named scheme.
@@ -164,6 +169,7 @@ def partition(
       classes_per_client: For `shards` and `shards_dirichlet`, from 1 to the number of
         classes.
       domains: For `domain`: [N] whole numbers, each example's domain.
+      clients: For `natural`: [N] whole numbers from 0, each example's client.
       split_file: For `split_file`: the path.
 
     Returns:
@@ -174,7 +180,7 @@ def partition(
       PartitionError: If the labels are empty or no class numbers, a number is out of
         range, there are too few examples, none of `max_draws` draws gives each client
         enough examples, the clients of `shards` cannot hold all classes, an example has
-        no domain, or the split file cannot be read or does not fit.
+        no domain or client, or the split file cannot be read or does not fit.
     """
     if name not in PARTITIONS:
         raise UnknownPartitionError(
@@ -185,6 +191,7 @@ def partition(
         "concentration": concentration,
         "classes_per_client": classes_per_client,
         "domains": domains,
+        "clients": clients,
         "split_file": split_file,
     }
     needed = {argument: offered[argument] for argument in scheme.needs}

@@ -94,7 +94,12 @@ def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(names)
     if config.get("partition") != "split_file" or config.get("client_test_share"):
         names.append(digests.DEALT)
-    if config.get("validation_share") or skew_settings.change_examples(config):
+    changed = skew_settings.change_examples(config)
+    if (
+        config.get("validation_share")
+        or config.get("partition") == "natural"
+        or changed
+    ):
         names.append(digests.DATA)  # Examples that the seed holds out or changes.
     return tuple(names)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tff_reg.data import partitions
 from tff_reg.experiment.config import (
+    data_rules,
     scale as scale_lib,
     skew_settings,
     task_settings,
@@ -73,6 +74,8 @@ def resolve(
         others = catalogue.without(process, recipe["process"])
         values = catalogue.with_required(others, values, chosen)
     values.update((name, chosen[name]) for name in given if name in known)
+    data_rules.count_clients(values, given, tasks)
+    data_rules.check_kind(values, given, task)
     return {**hyperparameters, **_Resolution(given, values, settings, task).values}
 
 

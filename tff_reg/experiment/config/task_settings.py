@@ -91,7 +91,7 @@ class TaskSettings(skew_settings.SkewSettings):
         placeholder="FILE",
         tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
-    model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
+    model: Optional[str] = _of_data(None, help="network", choices=names.ALL_NAMES)
     norm: Optional[str] = _of_data(
         None, help="normalisation layers of the network", choices=names.NORM_NAMES
     )
@@ -121,6 +121,24 @@ class TaskSettings(skew_settings.SkewSettings):
         None,
         help="file that names the classes of imagenet200",
         placeholder="FILE",
+        tags=(OPTION,),
+    )
+    label_column: Optional[str] = _of_data(
+        None, help="column of a table's classes; by default label", tags=(OPTION,)
+    )
+    client_column: Optional[str] = _of_data(
+        None, help="column of a table's clients; by default client", tags=(OPTION,)
+    )
+    vocabulary_size: Optional[int] = _of_data(
+        None,
+        help="number of the most frequent words that a text task tells apart",
+        minimum=1,
+        tags=(OPTION,),
+    )
+    sequence_length: Optional[int] = _of_data(
+        None,
+        help="number of words or characters that the model of a text task reads",
+        minimum=1,
         tags=(OPTION,),
     )
     synthetic_data: bool = _of_data(

@@ -80,9 +80,13 @@ class ClientEvaluation:
             self._is_tested = self._shares.any(axis=1)
             self._shares /= np.maximum(1, self._shares.sum(axis=1, keepdims=True))
         else:  # A client's cell are the examples that it holds out.
-            self._examples = clients.arrays
+            self._examples = clients.tests.arrays
             held = [clients.tests.client_positions(name) for name in self._ids]
             self._rows = np.concatenate(held)
+            if (
+                self._examples[1] is not clients.arrays[1]
+            ):  # Test examples that have clients.
+                strata = self._examples[1] * len(domain_names) + of_test
             self._tested = strata[self._rows]
             self._cells = np.repeat(np.arange(len(held)), [*map(len, held)])
             self._counts = np.bincount(self._cells, minlength=len(held))
