@@ -107,6 +107,7 @@ class Setting:
       only_with: Values of other settings by name: the setting applies only with these.
       tags: Labels by which the code selects it.
       alone: What a flag without a value stands for, and True; None for nothing.
+      keeps_whole: Whether a float without a fraction is an int, as 5 epochs.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Setting:
     only_with: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     tags: Sequence[str] = ()
     alone: Optional[int] = None
+    keeps_whole: bool = False
 
     @property
     def kind(self) -> str:
@@ -154,7 +156,7 @@ class Setting:
             if self.is_tuple:
                 items = text.split(",") if text else []
                 return tuple(read(item.strip()) for item in items)
-            return read(text.lower() if self.type is bool else text)
+            return self._adopt_item(read(text.lower() if self.type is bool else text))
         except (KeyError, ValueError):
             raise SettingError(self.name, text, f"it must be {self.kind}.") from None
 
@@ -181,6 +183,9 @@ class Setting:
         if hasattr(item, "item") and not getattr(item, "ndim", 1):
             item = item.item()
         is_whole = isinstance(item, int) and not isinstance(item, bool)
+        if self.keeps_whole:
+            is_whole_float = isinstance(item, float) and item.is_integer()
+            return int(item) if is_whole_float else item
         return (
             float(item) if self.type is float and is_whole and _finite(item) else item
         )

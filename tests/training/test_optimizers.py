@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.training import optimizers
+from tff_reg.training import optimizers, updater as updater_lib
 
 WEIGHTS = (np.array([1.0, -2.0]), np.array([[3.0]]))
 GRADIENTS = [
@@ -29,7 +29,7 @@ def _run(optimizer):
 
 def _run_in_place(optimizer):
     variables = [tf.Variable(w) for w in WEIGHTS]
-    updater = optimizers.Updater(optimizer, variables)
+    updater = updater_lib.Updater(optimizer, variables)
     hparams = optimizer.get_hparams(optimizer.initialize(_specs()))
     for _ in range(2):  # The second time from anew: buffers must not live on.
         for variable, weight in zip(variables, WEIGHTS):

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.data import digests, keys, partitions
+from tff_reg.data import digests, elements, keys, partitions
 from tff_reg.lazy import tff
 from tff_reg.settings import SettingError
 
@@ -291,21 +291,25 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
             )
         )
 
-    def whole_client_dataset(self, client_id: str, key: np.ndarray) -> tf.data.Dataset:
+    def whole_client_dataset(
+        self, client_id: str, key: np.ndarray, work: Optional[float] = None
+    ) -> tf.data.Dataset:
         """Returns a client's data as one element.
 
         Args:
           client_id: The client.
           key: int64 [2], see `keys.client_key`.
+          work: The share of its steps that the client takes, if not all do all.
 
         Returns:
           A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
-          with x as stored, even if n is 0. Its attribute `recipe` is its `Recipe`.
+          with x as stored, even if n is 0, and with the `work` if it is given. Its
+          attribute `recipe` is its `Recipe`.
 
         Raises:
           ClientDataError: If `key` is not two integers.
         """
-        make = functools.partial(_whole_client, _check_key(key))
+        make = functools.partial(elements.whole_client, _check_key(key), work)
         examples = self.client_examples(client_id)
         dataset = make(examples)
         dataset.recipe = Recipe(
@@ -397,29 +401,6 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         epochs = tf.data.Dataset.range(local_epochs)
         return epochs.flat_map(epoch_batches).enumerate().map(fill)
-
-
-def _whole_client(key: np.ndarray, examples: Any) -> tf.data.Dataset:
-    element = collections.OrderedDict(examples, key=key)
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, element)
-    flat = tf.nest.flatten(tensors)
-    # A compiled call: `Dataset.from_tensors` takes most of a small client's time.
-    make = _compiled_dataset(*((each.shape[1:], each.dtype) for each in flat))
-    spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, tensors)
-    return tf.data.experimental.from_variant(make(*flat), spec)
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled_dataset(*kinds: tuple[Any, Any]) -> Any:
-    """Returns the function from tensors to the variant of a data set of one element."""
-    specs = [tf.TensorSpec([None, *shape], dtype) for shape, dtype in kinds]
-
-    def make(*tensors: Any) -> Any:
-        shapes = [each.shape for each in specs]
-        return tf.raw_ops.TensorDataset(components=tensors, output_shapes=shapes)
-
-    with tf.init_scope():
-        return tf.function(make, autograph=False).get_concrete_function(*specs)
 
 
 def _loaded(

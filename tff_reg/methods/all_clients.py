@@ -1,10 +1,9 @@
 """The mean of every client's latest model, as FedDyn, FedDC and FedSpeed report it.
 
-Clients weigh by the numbers of examples that they have; equally with uniform weighting
-or `same_local_steps`, and where the population's mean number is unknown. The server's
-mean weighs by the examples that a client trains on: where batches are short or left out
-(`drop_remainder`), the two weights differ. Clients that never took part count with the
-initial model.
+Clients weigh by the numbers of examples that they have; equally with uniform weighting,
+and where the population's mean number is unknown. With `drop_remainder` the server's
+mean weighs by the examples of full batches alone. Clients that never took part count
+with the initial model.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class FedAvg(method.Method):
     card = cards.Card(
         cards.LOSS,
         "Each client trains the global model on its own data with SGD; the server "
-        "averages the models, weighted by the examples that each client trained on.",
+        "averages the models, weighted by the examples that each client has.",
         "The baseline of every comparison, and hard to beat where clients' data are "
         "alike.",
     )

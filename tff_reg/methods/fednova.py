@@ -17,9 +17,8 @@ a_i, where p_i are the clients' weights in the mean and tau is the sum of p_i a_
 p_i tau_i with a proximal factor). With a server momentum gmf, G <- gmf G + (this
 movement) / l, and the model moves by l G.
 
-In the paper's theory p_i is a client's share of all data. Our weights count the
-examples of all local steps: if clients of equal size take different numbers of epochs,
-only `client_weighting` 'uniform' has the theory's p_i.
+p_i is a client's share of the cohort's data, as in the paper's theory. Batched data do
+not show what a client has: there the examples of all its steps count.
 
 The proximal term mu (w - wg) is added to the gradient after any clipping, as in the
 authors' optimiser; they do not clip. As in their code, a_i does not depend on terms of

@@ -168,7 +168,7 @@ class Local:
       output_axes: The axes of each weight's outputs, if the model shows its network.
       class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
-      relative_weight: wt_i, or 1 if all clients weigh or train alike, a scalar.
+      relative_weight: wt_i, or 1 if all clients weigh alike, a scalar.
       num_steps: Steps taken, an int32 scalar.
       total_steps: Steps that the client takes in the round, an int32 scalar; needs
         whole-client data.

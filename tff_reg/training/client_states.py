@@ -36,6 +36,8 @@ class Progress(NamedTuple):
     Attributes:
       optimizer: The optimiser's state.
       num_examples: int64, examples trained on, counted in every epoch.
+      weighed: int64, the examples that the client has (of full batches, if shorter ones
+        are dropped); of batched data, which do not show them, those trained on.
       num_steps: int32, steps taken.
       relative_size: float64, wt_i.
       epoch_steps: int32, steps of an epoch; 1 before they are known.
@@ -48,6 +50,7 @@ class Progress(NamedTuple):
 
     optimizer: Any
     num_examples: Any
+    weighed: Any
     num_steps: Any
     relative_size: Any
     epoch_steps: Any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -404,6 +403,7 @@ def build_from_settings(
     mean_examples: Optional[float] = None,
     client_preprocess_fn: Optional[Callable[..., Any]] = None,
     example_dtype: Optional[str] = None,
+    partial_work: bool = False,
     **arguments: Any,
 ) -> Process:
     """Builds a process over whole-client data from the settings of a run.
@@ -417,6 +417,7 @@ def build_from_settings(
         `same_local_steps`; None assumes equally large clients.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
+      partial_work: As in `WholeClientData`.
       **arguments: Further keyword arguments of `build_regularized`.
 
     Returns:
@@ -425,24 +426,20 @@ def build_from_settings(
     Raises:
       ValueError: If a value is out of range.
     """
-    local_steps = None
-    if mean_examples is not None:
-        batches = mean_examples / settings.batch_size
-        if settings.drop_remainder:
-            steps_per_epoch = max(1, math.floor(batches))
-        else:
-            steps_per_epoch = math.ceil(batches)
-        local_steps = settings.local_epochs * steps_per_epoch
+    steps = settings.steps_of(mean_examples)
+    are_alike = settings.same_local_steps or settings.local_steps
     client_data = data_forms.WholeClientData(
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
         drop_remainder=settings.drop_remainder,
-        local_steps=local_steps if settings.same_local_steps else None,
+        local_steps=steps if are_alike else None,
+        partial_work=partial_work,
         preprocess_fn=client_preprocess_fn,
         example_dtype=example_dtype,
     )
     population = local_training.Population(
-        settings.num_clients, mean_examples, local_steps
+        # Where clients do part of their work, K is each client's own number of steps.
+        *(settings.num_clients, mean_examples, None if partial_work else steps)
     )
     arguments = dict(arguments, client_data=client_data, population=population)
     return _build(name, model_fn, settings, strengths, arguments)

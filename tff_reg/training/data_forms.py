@@ -68,7 +68,7 @@ class WholeClientData:
 
     Attributes:
       batch_size: Examples per step; the last batch of an epoch may be shorter.
-      local_epochs: Passes over the examples.
+      local_epochs: Passes over the examples, perhaps a fraction: steps are rounded up.
       drop_remainder: Whether a shorter last batch is left out.
       preprocess_fn: Function of (x [batch, ...], key int64 [2]) giving the model's
         input, for augmentation and normalisation. With `None` the network casts x.
@@ -77,24 +77,25 @@ class WholeClientData:
       shuffle: Whether each epoch has a new random order instead of the data's own.
       local_steps: If given, the number of steps of every client, in as many epochs as
         needed; `local_epochs` is then ignored.
+      partial_work: Whether elements have a `work`, a float64 scalar in 0 to 1: the
+        share of its steps that the client takes, rounded up.
     """
 
     batch_size: int
-    local_epochs: int = 1
+    local_epochs: float = 1
     drop_remainder: bool = False
     preprocess_fn: Optional[Callable[..., Any]] = None
     example_shape: Optional[Sequence[int]] = None
     example_dtype: Optional[str] = None
     shuffle: bool = True
     local_steps: Optional[int] = None
+    partial_work: bool = False
 
     def __post_init__(self):
         for name in ("batch_size", "local_epochs", "local_steps"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, but is {value!r}.")
-            if value is not None and value >= 2**31:
-                raise ValueError(f"{name} is {value}; it must be below 2**31.")
+            if value is not None and not 0 < value < 2**31:
+                raise ValueError(f"{name} is {value}; it must be above 0, below 2**31.")
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """Returns the spec of one element, given the model's `input_spec`."""
@@ -110,6 +111,7 @@ class WholeClientData:
             x=tf.nest.map_structure(of_features, input_spec["x"]),
             y=tf.nest.map_structure(of_labels, input_spec["y"]),
             key=tf.TensorSpec([2], tf.int64),
+            **({"work": tf.TensorSpec([], tf.float64)} if self.partial_work else {}),
         )
 
     def element(self, data: Any) -> dict[str, Any]:
@@ -134,15 +136,30 @@ class WholeClientData:
         """Returns the number of a client's examples, an int32 scalar."""
         return tf.shape(_examples_of(element)[0])[0]
 
+    def weighed_examples(self, element: dict[str, Any]):
+        """Returns the examples by which a client weighs: all, or those of full batches.
+
+        An int64 scalar. FedAlign's code, which drops the remainder, counts so.
+        """
+        count = self.num_examples(element)
+        if self.drop_remainder:
+            count = count // self.batch_size * self.batch_size
+        return tf.cast(count, tf.int64)
+
     def num_steps(self, element: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the steps of an epoch and of all, int32 scalars."""
         steps_per_epoch = self.num_examples(element) // self.batch_size
         if not self.drop_remainder:
             steps_per_epoch = -(-self.num_examples(element) // self.batch_size)
-        steps = self.local_epochs * steps_per_epoch
         if self.local_steps is not None:
             # A client without batches has no steps to take.
             steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)
+        elif isinstance(self.local_epochs, int):
+            steps = self.local_epochs * steps_per_epoch
+        else:
+            steps = _part(tf.constant(self.local_epochs, tf.float64), steps_per_epoch)
+        if self.partial_work:
+            steps = _part(element["work"], steps)
         return steps_per_epoch, steps
 
     def class_counts(self, data: Any, num_classes: int):
@@ -187,6 +204,12 @@ class WholeClientData:
         if self.preprocess_fn is None:
             return features
         return dtypes.converted(self.preprocess_fn)(features, step_key)
+
+
+def _part(share: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+    """Returns a share of a number of steps, rounded up but for rounding errors."""
+    exact = share * tf.cast(steps, tf.float64)
+    return tf.cast(tf.math.ceil(exact - 1e-6), tf.int32)
 
 
 def _only_element(data: tf.data.Dataset) -> dict[str, tf.Tensor]:

@@ -33,9 +33,13 @@ class Finishing:
         self._by_name = {method.name: method for method in methods}
 
     def finish(
-        self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
+        self,
+        visit: Visit,
+        progress: Progress,
+        locals_: Mapping[str, Any],
+        kept: Mapping[str, Any],
     ) -> ClientOutput:
-        """Ends the training."""
+        """Ends the training; `kept` are memories that no method writes, by key."""
         finished = {
             name: self._finished(method, locals_[name], visit)
             for name, method in self._by_name.items()
@@ -56,7 +60,7 @@ class Finishing:
                 update_weight=self._client_weight(progress, is_finite),
             ),
             metrics=self._metrics(progress, is_finite, blamed),
-            client=self._memory(visit, finished, has_trained),
+            client=self._memory(visit, finished, kept, has_trained),
             uploads=_uploads(finished, has_trained),
             has_trained=tf.cast(has_trained, tf.int32),
             share=self._share(finished, has_trained),
@@ -75,10 +79,14 @@ class Finishing:
         self,
         visit: Visit,
         finished: Mapping[str, method_lib.Finished],
+        kept: Mapping[str, Any],
         has_trained: tf.Tensor,
     ) -> dict[str, Any]:
         """Returns the client's new memories by key."""
-        new: dict[str, Any] = {}
+        new: dict[str, Any] = {
+            name: memories.packed_as(visit.client[name], value)
+            for name, value in kept.items()
+        }
         for name, own in finished.items():
             method = self._by_name[name]
             keys = memories.keys(name, method.client_memory)
@@ -146,11 +154,9 @@ class Finishing:
         return is_sound
 
     def _client_weight(self, progress: Progress, is_finite: tf.Tensor) -> tf.Tensor:
-        if self._is_uniform:
-            weight = tf.cast(progress.num_examples > 0, tf.float32)
-        else:
-            weight = tf.cast(progress.num_examples, tf.float32)
-        return tf.where(is_finite, weight, 0.0)
+        weight = 1.0 if self._is_uniform else tf.cast(progress.weighed, tf.float32)
+        has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
+        return tf.where(has_trained, weight, 0.0)
 
     def _metrics(
         self, progress: Progress, is_finite: tf.Tensor, blamed: Mapping[str, tf.Tensor]

@@ -15,11 +15,12 @@ from tff_reg.training import (
     data_forms,
     finishing,
     hooks as hooks_lib,
+    kept_optimizer,
     local_step as local_step_lib,
     local_training,
     needs as needs_lib,
     numbers,
-    optimizers,
+    updater,
     views,
 )
 from tff_reg.training.client_states import ClientOutput, Progress, Visit
@@ -66,7 +67,7 @@ class LocalRound:
         self._finishing = finishing.Finishing(
             self._model, methods, is_uniform, self._hooks
         )
-        self._updater = optimizers.Updater(training.optimizer, self._variables)
+        self._updater = updater.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
@@ -136,8 +137,11 @@ class LocalRound:
     def _at_first(self, visit: Visit) -> Progress:
         """Returns the progress before the first step."""
         return Progress(
-            optimizer=self._updater.begin(visit.decayed),
+            optimizer=self._updater.begin(
+                visit.decayed, visit.client.get(kept_optimizer.STATE)
+            ),
             num_examples=tf.constant(0, tf.int64),
+            weighed=tf.constant(0, tf.int64),
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
             epoch_steps=tf.constant(1),
@@ -172,6 +176,7 @@ class LocalRound:
         form, population = self._training.data_form, self._training.population
         if not isinstance(form, data_forms.WholeClientData):
             return progress
+        progress = progress._replace(weighed=form.weighed_examples(element))
         if population and population.mean_examples:
             size = tf.cast(form.num_examples(element), tf.float64)
             size /= tf.constant(population.mean_examples, tf.float64)
@@ -210,9 +215,12 @@ class LocalRound:
             if factor is not None:
                 followed = [factor * g for g in followed]
             gradient_sum = tuple(t + g for t, g in zip(gradient_sum, followed))
+        num_examples = progress.num_examples + made.num_examples
+        is_batched = isinstance(self._training.data_form, data_forms.BatchedData)
         return progress._replace(
             optimizer=self._updater.step(progress.optimizer, gradients, factor),
-            num_examples=progress.num_examples + made.num_examples,
+            num_examples=num_examples,
+            weighed=num_examples if is_batched else progress.weighed,
             num_steps=progress.num_steps + 1,
             sums=self._summed(progress.sums, made.measured, made.num_examples),
             gradient_sum=gradient_sum,
@@ -276,7 +284,10 @@ class LocalRound:
             # No hook read the sum of the gradients in the trial, so it is not computed.
             missing = ("taken", "scaled_gradient_sum")
             locals_ = {n: hooks_lib.guarded(v, missing) for n, v in locals_.items()}
-        return self._finishing.finish(visit, progress, locals_)
+        kept: dict[str, Any] = {}
+        if kept_optimizer.STATE in visit.client:
+            kept[kept_optimizer.STATE] = self._updater.kept(progress.optimizer)
+        return self._finishing.finish(visit, progress, locals_, kept)
 
 
 def _tensors(structure: Any) -> Any:

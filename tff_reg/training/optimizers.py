@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.training import needs
+from tff_reg.training import schedules
 from tff_reg.training.process_settings import ProcessSettings
 
 # Ranges of any optimiser's hyperparameters by name: (minimum, upper bound, words).
@@ -214,6 +214,41 @@ class _Adaptive(_Optimizer):
         return state, tf.nest.map_structure(step, weights, state["m"], state["v"])
 
 
+class _Scheduled(tff.learning.optimizers.Optimizer):
+    """An optimiser whose learning rate follows a schedule over its steps.
+
+    The state holds the number of steps and the optimiser's own state, whose
+    hyperparameters do not decay.
+    """
+
+    def __init__(self, optimizer: Any, schedule: schedules.Schedule):
+        self._optimizer, self._schedule = optimizer, schedule
+
+    def initialize(self, specs: Any):
+        return collections.OrderedDict(
+            step=tf.constant(0), scheduled=self._optimizer.initialize(specs)
+        )
+
+    def next(self, state: Any, weights: Any, gradients: Any):
+        own = state["scheduled"]
+        hparams = self._optimizer.get_hparams(own)
+        rate = tf.convert_to_tensor(hparams["learning_rate"])
+        scaled = rate * tf.cast(self._schedule(state["step"]), rate.dtype)
+        scaled = collections.OrderedDict(hparams, learning_rate=scaled)
+        own = self._optimizer.set_hparams(own, scaled)
+        own, weights = self._optimizer.next(own, weights, gradients)
+        own = self._optimizer.set_hparams(own, hparams)
+        state = collections.OrderedDict(step=state["step"] + 1, scheduled=own)
+        return state, weights
+
+    def get_hparams(self, state: Any):
+        return self._optimizer.get_hparams(state["scheduled"])
+
+    def set_hparams(self, state: Any, hparams: Any):
+        own = self._optimizer.set_hparams(state["scheduled"], hparams)
+        return collections.OrderedDict(state, scheduled=own)
+
+
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros(spec.shape, spec.dtype)
 
@@ -224,64 +259,6 @@ def _as_tensor(value: Any, like: Any) -> tf.Tensor:
         return tf.cast(value, like.dtype)
     # tf.cast would first round a Python number to float32.
     return tf.constant(value, like.dtype)
-
-
-class Updater:
-    """Steps of an optimiser on a model's variables, within one client's training.
-
-    An optimiser with `make_slots`, `apply` and `decayed`, like `build_sgd`'s, changes
-    variables in place. For any other optimiser the training loop carries its state, and
-    new weights are assigned, as in TFF's own client work.
-    """
-
-    def __init__(
-        self, optimizer: tff.learning.optimizers.Optimizer, variables: Sequence[Any]
-    ):
-        self._optimizer = optimizer
-        self._variables = tuple(variables)
-        self._in_place = hasattr(optimizer, "apply")
-        self._slots: Sequence[tf.Variable] = (
-            optimizer.make_slots(variables) if self._in_place else []
-        )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the delta is minus the learning rate times the sum of gradients."""
-        return getattr(self._optimizer, "is_plain", False)
-
-    def followed(self, state: Any, gradients: Sequence[Any]) -> list[Any]:
-        """Returns the gradients that `step` uses, including coupled weight decay."""
-        if self._in_place:
-            return self._optimizer.decayed(state, self._variables, gradients)
-        return list(gradients)
-
-    def begin(self, hparams: Any):
-        """Resets the optimiser and returns its first state in the training loop."""
-        if self._in_place:
-            for slot in self._slots:
-                slot.assign(tf.zeros_like(slot))
-            return collections.OrderedDict(hparams)
-        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
-        return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
-
-    def step(self, state: Any, gradients: Sequence[Any], factor: Any = None):
-        """Updates the variables and returns the optimiser's new state.
-
-        A `factor` multiplies the learning rate of this step alone.
-        """
-        hparams = state if self._in_place else self._optimizer.get_hparams(state)
-        scaled = hparams if factor is None else needs.scaled(hparams, factor)
-        if self._in_place:
-            self._optimizer.apply(scaled, self._slots, self._variables, gradients)
-            return state
-        if factor is not None:
-            state = self._optimizer.set_hparams(state, scaled)
-        state, weights = self._optimizer.next(state, self._variables, tuple(gradients))
-        for variable, weight in zip(self._variables, weights):
-            variable.assign(weight)
-        if factor is not None:
-            state = self._optimizer.set_hparams(state, hparams)
-        return state
 
 
 def build_sgd(
@@ -359,25 +336,47 @@ def build_adaptive(
 
 def of_clients(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
     """Builds the client optimiser from the settings of a process."""
-    return build_sgd(
-        settings.client_learning_rate,
-        settings.client_momentum,
-        nesterov=settings.client_nesterov,
-        weight_decay=settings.client_weight_decay,
-    )
+    rate, kind = settings.client_learning_rate, settings.client_optimizer
+    if kind == "sgd":
+        return build_sgd(
+            rate,
+            settings.client_momentum,
+            nesterov=settings.client_nesterov,
+            weight_decay=settings.client_weight_decay,
+        )
+    ours = tff.learning.optimizers
+    given: dict[str, Any] = {"epsilon": settings.client_epsilon or 1e-7}
+    if kind in ("adam", "adamw"):
+        given["beta_1"] = settings.client_beta1
+        given["beta_2"] = settings.client_beta2
+    elif kind == "rmsprop":
+        given["decay"] = settings.client_beta2
+    if kind == "adamw":
+        given["weight_decay"] = settings.client_weight_decay
+    build = {
+        "adam": ours.build_adam,
+        "adamw": ours.build_adamw,
+        "adagrad": ours.build_adagrad,
+        "rmsprop": ours.build_rmsprop,
+    }[kind]
+    return build(rate, **{k: v for k, v in given.items() if v is not None})
 
 
 def of_server(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
     """Builds the server optimiser from the settings of a process."""
     rate = settings.server_learning_rate
     if settings.server_optimizer == "sgd":
-        return tff.learning.optimizers.build_sgdm(
+        built = tff.learning.optimizers.build_sgdm(
             rate, settings.server_momentum or None
         )
-    return build_adaptive(
-        settings.server_optimizer,
-        rate,
-        beta1=settings.server_beta1,
-        beta2=settings.server_beta2,
-        epsilon=settings.server_epsilon,
-    )
+    else:
+        built = build_adaptive(
+            settings.server_optimizer,
+            rate,
+            beta1=settings.server_beta1,
+            beta2=settings.server_beta2,
+            epsilon=settings.server_epsilon,
+        )
+    schedule = schedules.of_server(settings)
+    is_constant = schedule == schedules.constant()
+    return built if is_constant else _Scheduled(built, schedule)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import check, setting, settings_of
+from tff_reg.training import kept_optimizer
 
 # Headings in the command line's help.
 ROUNDS = "Rounds and clients"
@@ -25,13 +27,21 @@ _of_server = functools.partial(setting, group=SERVER)
 NO_EFFECT_ON_RESULTS = "free"
 
 _ADAPTIVE = ("adam", "yogi", "adagrad")
+# Of clients beside sgd.
+_OTHERS = ("adam", "adamw", "adagrad", "rmsprop")
+_SCHEDULES = ("constant", "exponential", "cosine", "step")
 
 
 # Settings of a run's client data, which `build` refuses.
-_OF_DATA = ("batch_size", "local_epochs", "drop_remainder", "same_local_steps")
+_OF_DATA = ("batch_size", "local_epochs", "local_steps", "drop_remainder")
+_OF_DATA += ("same_local_steps",)
 # By an argument of `build`: the settings that it replaces.
 _REPLACED = {
     "client_optimizer_fn": (
+        "client_optimizer",
+        "client_beta1",
+        "client_beta2",
+        "client_epsilon",
         "client_learning_rate",
         "client_learning_rates",
         "client_momentum",
@@ -41,6 +51,8 @@ _REPLACED = {
     "server_optimizer_fn": (
         "server_optimizer",
         "server_learning_rate",
+        "server_learning_rate_schedule",
+        "server_warmup_rounds",
         "server_momentum",
         "server_beta1",
         "server_beta2",
@@ -64,8 +76,18 @@ class ProcessSettings(PopulationSettings):
     """The settings of a process; the defaults are a starting point."""
 
     total_rounds: int = _of_rounds(25, help="number of rounds", minimum=1)
-    local_epochs: int = _of_clients(
-        5, help="epochs over a client's data per round", minimum=1
+    local_epochs: float = _of_clients(
+        5,
+        help="epochs over a client's data per round, such as 5 or 0.5: batches are"
+        " rounded up",
+        above=0,
+        maximum=2**31 - 1,
+        keeps_whole=True,
+    )
+    local_steps: Optional[int] = _of_clients(
+        None,
+        help="steps that each client takes per round, in place of local_epochs",
+        minimum=1,
     )
     batch_size: int = _of_clients(50, help="examples per local step", minimum=1)
     drop_remainder: bool = _of_clients(
@@ -77,21 +99,43 @@ class ProcessSettings(PopulationSettings):
         False,
         help="whether all clients take the number of steps of an average-sized client",
     )
+    client_optimizer: str = _of_clients(
+        "sgd",
+        help="optimiser of the clients; papers' learning rates are for sgd",
+        choices=("sgd", *_OTHERS),
+    )
+    keep_client_optimizer: bool = _of_clients(
+        False,
+        help="whether a client's optimiser goes on in its next round with its momenta;"
+        " otherwise each round begins with a new one",
+    )
     client_learning_rate: float = _of_clients(
         0.1,
-        help="initial learning rate of the clients' SGD",
+        help="initial learning rate of the clients' optimiser",
         above=0,
     )
     learning_rate_schedule: str = _of_clients(
         "constant",
         help="schedule of the client learning rate over rounds",
-        choices=("constant", "exponential", "cosine", "listed"),
+        choices=(*_SCHEDULES, "listed"),
     )
     learning_rate_decay: float = _of_clients(
         1.0,
-        help="factor per round of the exponential schedule",
+        help="factor of the exponential schedule per round, of step at each milestone",
         above=0,
-        only_with={"learning_rate_schedule": ("exponential",)},
+        only_with={"learning_rate_schedule": ("exponential", "step")},
+    )
+    learning_rate_milestones: tuple[int, ...] = _of_clients(
+        (),
+        help="rounds, such as 50,75, after which the step schedule decays",
+        minimum=1,
+        only_with={"learning_rate_schedule": ("step",)},
+    )
+    warmup_rounds: int = _of_clients(
+        0,
+        help="first rounds in which the client learning rate grows evenly to that of"
+        " the schedule",
+        minimum=0,
     )
     client_learning_rates: Optional[tuple[float, ...]] = _of_clients(
         None,
@@ -101,15 +145,44 @@ class ProcessSettings(PopulationSettings):
         only_with={"learning_rate_schedule": ("listed",)},
     )
     client_momentum: float = _of_clients(
-        0.0, help="momentum of the clients' SGD", minimum=0, below=1
+        0.0,
+        help="momentum of the clients' SGD",
+        minimum=0,
+        below=1,
+        only_with={"client_optimizer": ("sgd",)},
     )
     client_nesterov: bool = _of_clients(
-        False, help="whether the client momentum is Nesterov's"
+        False,
+        help="whether the client momentum is Nesterov's",
+        only_with={"client_optimizer": ("sgd",)},
     )
     client_weight_decay: float = _of_clients(
         0.0,
-        help="L2 weight decay of the clients' SGD, added to the clipped gradient",
+        help="weight decay of the clients' sgd (L2, added to the clipped gradient) and"
+        " adamw (decoupled, times the learning rate; by default 0.01)",
         minimum=0,
+        only_with={"client_optimizer": ("sgd", "adamw")},
+    )
+    client_beta1: Optional[float] = _of_clients(
+        None,
+        help="beta1 of the clients' adam and adamw; by default 0.9",
+        minimum=0,
+        below=1,
+        only_with={"client_optimizer": ("adam", "adamw")},
+    )
+    client_beta2: Optional[float] = _of_clients(
+        None,
+        help="beta2 of the clients' adam and adamw, by default 0.999; decay of rmsprop,"
+        " by default 0.9",
+        minimum=0,
+        below=1,
+        only_with={"client_optimizer": ("adam", "adamw", "rmsprop")},
+    )
+    client_epsilon: Optional[float] = _of_clients(
+        None,
+        help="epsilon in the denominator of the clients' optimiser; by default 1e-7",
+        above=0,
+        only_with={"client_optimizer": _OTHERS},
     )
     max_gradient_norm: Optional[float] = _of_clients(
         None, help="maximum norm of a client's gradient; 0 disables clipping", minimum=0
@@ -117,7 +190,7 @@ class ProcessSettings(PopulationSettings):
     client_weighting: str = _of_server(
         "num_examples",
         help="weights of the clients in the average: num_examples counts the examples"
-        " that a client trained on in the round, nearly equal with same_local_steps",
+        " that a client has (with drop_remainder, those of full batches)",
         choices=("num_examples", "uniform"),
     )
     server_optimizer: str = _of_server(
@@ -127,6 +200,26 @@ class ProcessSettings(PopulationSettings):
     )
     server_learning_rate: float = _of_server(
         1.0, help="learning rate of the server optimiser", above=0
+    )
+    server_learning_rate_schedule: str = _of_server(
+        "constant",
+        help="schedule of the server learning rate over rounds",
+        choices=_SCHEDULES,
+    )
+    server_learning_rate_decay: float = _of_server(
+        1.0,
+        help="its factor, as learning_rate_decay",
+        above=0,
+        only_with={"server_learning_rate_schedule": ("exponential", "step")},
+    )
+    server_learning_rate_milestones: tuple[int, ...] = _of_server(
+        (),
+        help="its milestones, as learning_rate_milestones",
+        minimum=1,
+        only_with={"server_learning_rate_schedule": ("step",)},
+    )
+    server_warmup_rounds: int = _of_server(
+        0, help="as warmup_rounds, of the server learning rate", minimum=0
     )
     server_momentum: float = _of_server(
         0.0,
@@ -166,6 +259,19 @@ class ProcessSettings(PopulationSettings):
         """Checks the values."""
         check(self)
 
+    def steps_of(self, num_examples: Optional[float]) -> Optional[int]:
+        """Returns the steps in a round of a client with so many examples, on average.
+
+        None if neither the number nor `local_steps` is known.
+        """
+        if self.local_steps is not None or num_examples is None:
+            return self.local_steps
+        batches = num_examples / self.batch_size
+        per_epoch = math.ceil(batches)
+        if self.drop_remainder:
+            per_epoch = max(1, math.floor(batches))
+        return math.ceil(self.local_epochs * per_epoch - 1e-6)
+
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]
     ) -> tuple[method_lib.Method, ...]:
@@ -176,7 +282,7 @@ class ProcessSettings(PopulationSettings):
           strengths: Hyperparameters by flag name; the others have their defaults.
 
         Returns:
-          The methods; with `averages_all_clients` also `AllClients`, as the last one.
+          The methods, and those of `averages_all_clients`, `keep_client_optimizer`.
 
         Raises:
           UnknownProcessError: If there is no such process.
@@ -186,6 +292,8 @@ class ProcessSettings(PopulationSettings):
         methods = catalogue.build(process, strengths)
         if self.averages_all_clients:
             methods = (*methods, all_clients.AllClients())
+        if self.keep_client_optimizer:
+            methods = (*methods, kept_optimizer.KeptOptimizer(settings=self))
         return methods
 
     @classmethod
@@ -236,8 +344,22 @@ def check_chosen(
     is_cosine = settings.learning_rate_schedule == "cosine"
     if is_cosine and "total_rounds" not in chosen:  # The paper may have the schedule.
         raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
-    is_exponential = chosen.get("learning_rate_schedule") == "exponential"
-    if is_exponential and settings.learning_rate_decay == 1.0:
-        raise TypeError(
-            "learning_rate_schedule='exponential' needs learning_rate_decay."
-        )
+    for name, why in missing_of_schedules(vars(settings)):
+        if chosen.keys() & {name, name.replace("decay", "schedule")}:
+            raise TypeError(f"{name}: {why}")
+
+
+def missing_of_schedules(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields settings that a schedule lacks, each with what to say."""
+    for prefix in ("", "server_"):
+        kind = values[f"{prefix}learning_rate_schedule"]
+        name = f"{prefix}learning_rate_decay"
+        if kind in ("exponential", "step") and values[name] == 1.0:
+            example = "0.998" if kind == "exponential" else "0.1"
+            yield (
+                name,
+                f"it is missing; the {kind} schedule needs it, such as {example}.",
+            )
+        name = f"{prefix}learning_rate_milestones"
+        if kind == "step" and not values[name]:
+            yield name, "it is missing; the step schedule needs it, such as 50,75."

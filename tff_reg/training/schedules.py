@@ -1,4 +1,4 @@
-"""Schedules of the clients' learning rate over rounds.
+"""Schedules of the learning rates of clients and server over rounds.
 
 A schedule maps the round number to a factor: the learning rate of round r is
 `factor(r)` times the learning rate in the process's hparams. The hparams themselves do
@@ -50,6 +50,27 @@ class _Cosine(Schedule):
         last = tf.cast(self.total_rounds - 1, tf.float64)
         progress = tf.minimum(tf.cast(round_num, tf.float64), last) / self.total_rounds
         return 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step(Schedule):
+    decay: float
+    milestones: tuple[int, ...]
+
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
+        passed = round_num >= tf.constant(self.milestones, round_num.dtype)
+        count = tf.reduce_sum(tf.cast(passed, tf.float64))
+        return tf.pow(tf.constant(self.decay, tf.float64), count)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Warmup(Schedule):
+    rounds: int
+    then: Schedule
+
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
+        share = tf.cast(round_num + 1, tf.float64) / self.rounds
+        return tf.minimum(share, 1.0) * self.then(round_num)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +128,38 @@ def cosine(total_rounds: int) -> Schedule:
     return _Cosine(total_rounds)
 
 
+def step(decay: float, milestones: Sequence[int]) -> Schedule:
+    """Returns the schedule that decays by a factor after each of some rounds.
+
+    Args:
+      decay: The factor, in (0, 1].
+      milestones: Numbers of rounds, at least 1: the decay begins in the next round.
+
+    Returns:
+      The schedule.
+
+    Raises:
+      ValueError: If a number is out of range.
+    """
+    exponential(decay)  # Checks it.
+    if not milestones or min(milestones) < 1:
+        raise ValueError(f"A step schedule needs rounds from 1, but got {milestones}.")
+    return _Step(decay, tuple(milestones))
+
+
+def warmup(rounds: int, then: Schedule) -> Schedule:
+    """Returns a schedule, times (r + 1) / rounds in the first rounds.
+
+    Args:
+      rounds: The number of these rounds; 0 returns the schedule.
+      then: The schedule, which also counts from round 0.
+
+    Returns:
+      The schedule.
+    """
+    return _Warmup(rounds, then) if rounds else then
+
+
 def listed(factors: Sequence[float]) -> Schedule:
     """Returns the schedule with one given factor per round."""
     factors = tuple(map(float, factors))
@@ -146,10 +199,36 @@ def of(settings: ProcessSettings) -> Schedule:
     Its factors are relative to `client_learning_rate`, the rate that does not decay.
     """
     rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
+    if settings.learning_rate_schedule == "listed":
+        found = listed([each / rate for each in rates])
+    else:
+        found = _named(
+            settings.learning_rate_schedule,
+            settings.learning_rate_decay,
+            settings.learning_rate_milestones,
+            settings.total_rounds,
+        )
+    return warmup(settings.warmup_rounds, found)
+
+
+def of_server(settings: ProcessSettings) -> Schedule:
+    """Builds the schedule of the server's learning rate."""
+    found = _named(
+        settings.server_learning_rate_schedule,
+        settings.server_learning_rate_decay,
+        settings.server_learning_rate_milestones,
+        settings.total_rounds,
+    )
+    return warmup(settings.server_warmup_rounds, found)
+
+
+def _named(
+    name: str, decay: float, milestones: Sequence[int], total_rounds: int
+) -> Schedule:
     builders = {
-        "listed": lambda: listed([each / rate for each in rates]),
         "constant": constant,
-        "exponential": lambda: exponential(settings.learning_rate_decay),
-        "cosine": lambda: cosine(settings.total_rounds),
+        "exponential": lambda: exponential(decay),
+        "step": lambda: step(decay, milestones),
+        "cosine": lambda: cosine(total_rounds),
     }
-    return builders[settings.learning_rate_schedule]()
+    return builders[name]()

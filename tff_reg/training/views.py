@@ -24,9 +24,7 @@ class Views:
         hooks: hooks_lib.Hooks,
     ):
         self._training, self._hooks = training, hooks
-        # With the same number of steps, the server's weights are nearly the same, too.
-        same_steps = getattr(training.data_form, "local_steps", None) is not None
-        self._is_uniform, self._weigh_alike = is_uniform, is_uniform or same_steps
+        self._is_uniform = is_uniform
         self._variables, self._fixed = variables, fixed
 
     def of(
@@ -44,7 +42,7 @@ class Views:
             steps = tf.constant(population.local_steps, dtype)
         known: dict[str, Any] = {}
         if is_last:
-            count = 1 if self._is_uniform else progress.num_examples
+            count = 1 if self._is_uniform else progress.weighed
             known["weight"] = tf.cast(count, dtype)
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
@@ -74,7 +72,7 @@ class Views:
                 round_num=visit.round_num,
                 class_counts=visit.class_counts,
                 relative_size=size,
-                relative_weight=tf.ones([], dtype) if self._weigh_alike else size,
+                relative_weight=tf.ones([], dtype) if self._is_uniform else size,
                 num_steps=progress.num_steps,
                 num_examples=progress.num_examples,
                 hparams=visit.decayed,

@@ -19,11 +19,12 @@ from tff_reg.experiment.config import (
     scale as scale_lib,
     skew_settings,
     task_settings,
+    work_settings,
 )
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.settings import Setting, SettingError, near_names, settings_of
-from tff_reg.training import schedules
+from tff_reg.training import process_settings, schedules
 
 # Values of `settings_of` beside methods: the settings that the task has for
 # comparisons, and those of each process's first method.
@@ -324,12 +325,9 @@ class _Resolution:
                 why = "client_learning_rates has the rate of each round; leave it out."
                 self._refuse("client_learning_rate", why)
             values["client_learning_rate"] = rates[0]
-        elif (
-            values["learning_rate_schedule"] == "exponential"
-            and values["learning_rate_decay"] == 1.0
-        ):
-            why = "it is missing; the exponential schedule needs it, such as 0.998."
-            raise SettingError("learning_rate_decay", None, why)
+        for name, why in process_settings.missing_of_schedules(values):
+            raise SettingError(name, None, why)
+        work_settings.resolve(values, self._given)
 
     def _what_does_not_apply(self) -> None:
         """Refuses given settings that do not apply; resets the others."""

@@ -20,6 +20,7 @@ from tff_reg import lazy, runtime as runtime_lib
 from tff_reg.experiment.config import (
     resolution,
     task_settings,
+    work_settings,
 )
 from tff_reg.methods import catalogue
 from tff_reg.methods.method import Method
@@ -119,6 +120,7 @@ class RunConfig(
     aggregator_settings.AggregatorSettings,
     process_settings.ProcessSettings,
     task_settings.TaskSettings,
+    work_settings.WorkSettings,
     RuntimeSettings,
 ):
     """A request for a run; a setting that is not given is None.

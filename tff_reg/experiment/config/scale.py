@@ -23,6 +23,7 @@ TINY_MOST = {
     "num_clients": 4,
     "clients_per_round": 2,
     "local_epochs": 1,
+    "local_steps": 3,
     "batch_size": 4,
     "train_examples": 48,
     "test_examples": 24,
@@ -47,7 +48,7 @@ class Scale:
             return min(value, TINY_MOST[name])
         if name in _NOT_IN_PROPORTION:
             return value
-        return max(1, round(value * self.fraction))
+        return min(value, max(1, round(value * self.fraction)))
 
     def settings(
         self, values: Mapping[str, Any], given: Container[str]
@@ -56,7 +57,11 @@ class Scale:
 
         The partition `domain` keeps its number of clients: each domain has its own.
         """
-        scaled = [name for name in TINY_MOST if name not in _OF_DATA]
+        scaled = [
+            name
+            for name in TINY_MOST
+            if name not in _OF_DATA and values.get(name) is not None
+        ]
         left = {name: self(name, values[name]) for name in scaled}
         if self.fraction is None:
             left.update({name: values[name] for name in scaled if name in given})

@@ -60,6 +60,8 @@ def header(
         hyperparameters = f" ({hyperparameters})"
     tested = metrics.tested(values)
     epochs = progress.count(config.local_epochs, "local epoch")
+    if config.local_steps is not None:
+        epochs = progress.count(config.local_steps, "local step")
     lines = {
         "process": f"{config.process}{hyperparameters}",
         "task": (

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import curves, data, lazy
-from tff_reg.data import digests, sampling
+from tff_reg import curves, lazy
+from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
+    cohorts,
     directory as directory_lib,
     local,
     metrics,
@@ -214,7 +215,7 @@ class Rounds:
         """Trains, evaluates, records and saves a round; returns its row."""
         run = self._run
         began = time.monotonic()
-        cohort = self._cohort(run.rounds_done + 1)
+        cohort = cohorts.draw(self._training, self._client_ids, run.rounds_done + 1)
         found = self._train(cohort, run.rounds_done + 1)
         row = self._row(found, time.monotonic() - began)
         run.rounds_done += 1
@@ -235,33 +236,16 @@ class Rounds:
         self._report(row, len(cohort))
         return run.table.row(run.rounds_done - 1)
 
-    def _cohort(self, round_num: int) -> list[str]:
-        training, ids = self._training, self._client_ids
-        if training.sample_fn is not None:
-            return sampling.sample_by(training.sample_fn, ids, round_num=round_num)
-        drawn = {"seed": training.seed, "round_num": round_num}
-        if training.client_sampling == "independent":
-            share = training.clients_per_round / len(ids)
-            return data.sample_clients_bernoulli(ids, share, **drawn)
-        return data.sample_clients(ids, training.clients_per_round, **drawn)
-
     def _train(self, cohort: list[str], round_num: int) -> dict[str, Any]:
         """Trains a round; returns the metrics of the process by their columns."""
-        training = self._training
-        dataset_fn = (
-            training.client_dataset_fn or training.client_data.whole_client_dataset
-        )
-        datasets = [
-            dataset_fn(name, data.client_key(training.seed, round_num, name))
-            for name in cohort
-        ]
+        clients, datasets, row = cohorts.with_data(self._training, cohort, round_num)
         try:
-            found = self._state.train(cohort, datasets, round_num)
+            found = self._state.train(clients, datasets, round_num)
         except Exception as error:
             raise TrainingError(
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
             ) from error
-        return metrics.round_metrics(found)
+        return {**metrics.round_metrics(found), **row}
 
     def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Returns a round's metrics; None for columns that are not measured yet."""

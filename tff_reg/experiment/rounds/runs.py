@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, interruption, lazy, runtime, training
 from tff_reg.data import sampling
-from tff_reg.experiment.config import identity, resolution
+from tff_reg.experiment.config import identity, resolution, work_settings
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
     RunConfig,
@@ -29,6 +29,7 @@ from tff_reg.experiment.rounds import (
     subsets,
     summary as summary_lib,
     trackers,
+    unequal_work,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.loop import name_of
@@ -215,6 +216,9 @@ class CheckedRun:
         if config.client_evaluation is not None:
             tune = _finetuning(config, task, process)
             of_clients = client_evaluation.ClientEvaluation(evaluation, task, tune)
+        unequal, clients = None, task.client_data
+        if work_settings.is_unequal(config):
+            unequal = unequal_work.of(config, clients.client_ids, clients.client_sizes)
         stopping = callbacks_lib.EarlyStopping(
             config.patience, at_target=config.stop_at_target
         )
@@ -225,6 +229,7 @@ class CheckedRun:
             total_rounds=config.total_rounds,
             clients_per_round=1 if is_central else config.clients_per_round,
             client_sampling=config.client_sampling,
+            unequal_work=unequal,
             seed=config.seed,
             evaluate=evaluation,
             rounds_per_evaluation=config.rounds_per_evaluation,
@@ -276,7 +281,9 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     settings = config
     if config.process == "central":
         mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)
-        settings = dataclasses.replace(config, local_epochs=1, same_local_steps=True)
+        settings = dataclasses.replace(
+            config, local_epochs=1, local_steps=None, same_local_steps=True
+        )
     if config.process in catalogue.REFERENCES:  # Plain averaging.
         arguments["server_optimizer_fn"] = tff.learning.optimizers.build_sgdm(1.0)
     process = training.build_from_settings(
@@ -287,6 +294,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         mean_examples=mean_examples,
         debug_eager=config.debug_eager,
         measures_drift=config.drift,
+        partial_work=bool(config.straggler_epochs),
         **_form(task),
         **arguments,
     )
@@ -305,8 +313,8 @@ def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
         return np.maximum(1, counts // size if drops else -(-counts // size))
 
     examples = config.local_epochs * whole(sizes)
-    if config.same_local_steps:
-        steps = config.local_epochs * batches(sizes.mean())
+    if config.same_local_steps or config.local_steps:
+        steps = config.steps_of(float(sizes.mean()))
         examples = steps * np.minimum(whole(sizes), size)
     cohort = config.clients_per_round
     if config.client_sampling == "independent":
@@ -327,7 +335,12 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     """Returns a function from the server's state to the weights of a client's copy."""
     if config.finetune_epochs is None:
         return None
-    changes = {"local_epochs": config.finetune_epochs, "same_local_steps": False}
+    changes = {
+        "local_epochs": config.finetune_epochs,
+        "local_steps": None,
+        "same_local_steps": False,
+        "keep_client_optimizer": False,
+    }
     # A network that is evaluated otherwise than trained is trained as it was.
     hooks = ("adapt_network", "change_pass")
     own = [

@@ -18,6 +18,7 @@ from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
     progress as progress_lib,
+    unequal_work,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.loop import Rounds
@@ -63,6 +64,8 @@ class Training:
         for the rounds done. `config.json` has its name and a digest of its code: a run
         is not resumed with another function. The same holds for `evaluate` and
         `client_dataset_fn`.
+      unequal_work: Who of a cohort drops out, does part of the work or is late; None if
+        all do all. Needs whole-client data.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
         `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
@@ -108,6 +111,7 @@ class Training:
     overwrite: bool = False
     client_sampling: str = "fixed"
     sample_fn: Optional[SampleFn] = None
+    unequal_work: Optional[unequal_work.UnequalWork] = None
     keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weight_names: Optional[callbacks_lib.WeightNames] = None
@@ -134,6 +138,11 @@ class Training:
                 if name.startswith("on_") and (near := near_names(name, dir(Callback))):
                     kind = type(each).__name__
                     raise TypeError(f"{kind}.{name} is no hook of a callback{near}.")
+        if self.unequal_work and self.client_dataset_fn:
+            raise ValueError(
+                "unequal_work needs the clients' whole data: leave"
+                " client_dataset_fn out."
+            )
         if self.client_sampling not in ("fixed", "independent"):
             raise ValueError(
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"

@@ -1,0 +1,34 @@
+"""The state of a client's optimiser, kept from one of its rounds to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tff_reg import lazy
+from tff_reg.methods import method
+
+optimizers = lazy.module("tff_reg.training.optimizers")
+updater = lazy.module("tff_reg.training.updater")
+
+NAME = "client_optimizer"
+# The memory's key; see `memories.keys`.
+STATE = f"{NAME}/state"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptOptimizer(method.Method):
+    """Declares the memory `STATE`, which the training loop writes (`Updater.kept`)."""
+
+    name = NAME
+    title = "The client optimiser's state between rounds"
+
+    # The `ProcessSettings` that the optimiser is built from.
+    settings: Any = dataclasses.field(repr=False, default=None)
+
+    @property
+    def client_memory(self) -> method.Declarations:  # pyright: ignore
+        return {"state": self._first_state}
+
+    def _first_state(self, weights: Any) -> Any:
+        return updater.first_state(optimizers.of_clients(self.settings), weights)
