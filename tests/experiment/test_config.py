@@ -195,7 +195,10 @@ def test_a_file_without_a_process_is_no_runs():
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
         ({"clients_per_round": 17}, "clients_per_round=17: there are only 16 clients"),
         ({"client_nesterov": True, "client_momentum": 0.0}, "client_nesterov=true"),
-        ({"learning_rate_decay": 0.9}, "learning_rate_schedule=exponential, not const"),
+        (
+            {"learning_rate_decay": 0.9},
+            "learning_rate_schedule=exponential or step, not const",
+        ),
         (
             {"learning_rate_schedule": "exponential"},
             "learning_rate_decay: it is missing",

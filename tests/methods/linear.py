@@ -39,6 +39,12 @@ def examples(seed, count=8):
     return features, rng.integers(0, CLASSES, count).astype(np.int32)
 
 
+def batch(seed):
+    """Examples as one batch."""
+    features, labels = examples(seed)
+    return collections.OrderedDict(x=features, y=labels)
+
+
 def whole(features, labels):
     """A client's data set as one element."""
     key = np.array([1, 2], np.int64)

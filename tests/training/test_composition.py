@@ -332,7 +332,7 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
             "client_learning_rates has the rate",
         ),
         ({"process": "freeze"}, "cosine' needs total_rounds"),  # Of the paper.
-        ({"learning_rate_schedule": "exponential"}, "needs learning_rate_decay"),
+        ({"learning_rate_schedule": "exponential"}, "the exponential schedule needs"),
     ],
 )
 def test_settings_of_a_process_without_effect_are_refused(given, words):

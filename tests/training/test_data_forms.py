@@ -114,9 +114,9 @@ def test_a_client_without_examples_takes_none_of_the_local_steps():
 
 
 def test_numbers_below_1_and_beyond_int32_are_refused():
-    with pytest.raises(ValueError, match="local_steps must be at least 1, but is 0"):
+    with pytest.raises(ValueError, match="local_steps is 0; it must be above 0"):
         data_forms.WholeClientData(batch_size=4, local_steps=0)
-    with pytest.raises(ValueError, match="must be below 2"):
+    with pytest.raises(ValueError, match="below 2"):
         data_forms.WholeClientData(batch_size=2**31)
 
 
@@ -171,5 +171,5 @@ def test_batches_carry_their_key_or_get_a_fresh_one():
 
 @pytest.mark.parametrize("name", ["batch_size", "local_epochs"])
 def test_raises_below_one(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, but is 0"):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
         data_forms.WholeClientData(**{"batch_size": 1, name: 0})

@@ -1,8 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.methods import linear
+from tff_reg import training
 from tff_reg.training import optimizers, updater as updater_lib
 
 WEIGHTS = (np.array([1.0, -2.0]), np.array([[3.0]]))
@@ -121,3 +125,33 @@ def test_raises_on_adaptive_values_out_of_range(arguments, message):
         optimizers.build_adaptive(
             **dict(dict(kind="adam", learning_rate=1), **arguments)
         )
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "adagrad", "rmsprop"])
+def test_a_kept_optimizer_goes_on_as_if_there_were_one_round(kind):
+    chosen = {"client_optimizer": kind, "client_learning_rate": 0.01}
+    if kind == "sgd":
+        chosen["client_momentum"] = 0.9
+    of = training.ProcessSettings(batch_size=8, num_clients=1, **chosen)
+    found = {}
+    for is_kept, rounds in ((True, 3), (True, 1), (False, 3)):
+        process = training.build_from_settings(
+            "fedavg",
+            linear.model_fn,
+            dataclasses.replace(
+                of, keep_client_optimizer=is_kept, local_epochs=3 // rounds
+            ),
+            {},
+        )
+        state, kept = process.initialize(), []
+        if is_kept:
+            kept = [[process.initial_client_state(state)]]
+        for _ in range(rounds):
+            output = process.next(state, [linear.whole(*linear.examples(1))], *kept)
+            state, kept = output.state, [output.client_states] if is_kept else []
+        found[is_kept, rounds] = process.get_model_weights(state).trainable
+    one, three, anew = found[True, 1], found[True, 3], found[False, 3]
+    for a, b, c in zip(one, three, anew):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+        assert not np.allclose(a, c, atol=1e-6)

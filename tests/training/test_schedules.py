@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,6 +32,45 @@ def test_a_listed_schedule_ends_with_its_last_factor():
     np.testing.assert_array_equal(rounds, [1.0, 0.5, 0.2, 0.2])
 
 
+def test_steps_decay_after_their_rounds_and_a_warm_up_grows_to_the_schedule():
+    schedule = schedules.step(0.1, (2, 3))
+    rounds = [schedule(tf.constant(number)) for number in range(5)]
+    np.testing.assert_allclose(rounds, [1, 1, 0.1, 0.01, 0.01], rtol=1e-12)
+    schedule = schedules.warmup(4, schedule)
+    rounds = [schedule(tf.constant(number)) for number in range(5)]
+    np.testing.assert_allclose(rounds, [0.25, 0.5, 0.075, 0.01, 0.01], rtol=1e-12)
+    with pytest.raises(ValueError, match="rounds from 1"):
+        schedules.step(0.1, (0, 2))
+
+
+def test_the_server_takes_steps_by_its_schedule(in_process):
+    dataset = tf.data.Dataset.from_tensors(linear.batch(0))
+    start = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]
+
+    def models_of(**settings):
+        process = training.build(
+            "fedavg", linear.model_fn, client_learning_rate=0.01, **settings
+        )
+        states = [linear.started(process, start)]
+        for _ in range(2):
+            states.append(process.next(states[-1], [dataset]).state)
+        assert process.get_hparams(states[-1])["finalizer"]["learning_rate"] == 1
+        return [process.get_model_weights(each).trainable[0] for each in states]
+
+    plain = models_of()
+    halved = models_of(
+        server_learning_rate_schedule="step",
+        server_learning_rate_decay=0.5,
+        server_learning_rate_milestones=(1,),
+    )
+    np.testing.assert_allclose(halved[1], plain[1], atol=1e-12)
+    np.testing.assert_allclose(
+        halved[2] - halved[1], 0.5 * (plain[2] - plain[1]), atol=1e-12
+    )
+    with pytest.raises(ValueError, match="without a server optimiser"):
+        training.build("fednova", linear.model_fn, server_warmup_rounds=2)
+
+
 def test_a_function_is_called_for_every_round_from_1():
     assert schedules.tabulated(lambda number: 1 / number, 3) == (1.0, 0.5, 1 / 3)
     for wrong in (lambda number: number - 2, lambda number: "a", float("nan").__mul__):
@@ -42,9 +79,7 @@ def test_a_function_is_called_for_every_round_from_1():
 
 
 def test_a_process_trains_with_the_rates_of_a_function(in_process):
-    features, labels = linear.examples(0)
-    batch = collections.OrderedDict(x=features, y=labels)
-    dataset = tf.data.Dataset.from_tensors(batch)
+    dataset = tf.data.Dataset.from_tensors(linear.batch(0))
     start = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]
 
     def moved(**settings):

@@ -302,7 +302,9 @@ def _check_server(
                 f"{method.name} needs the plain mean of the clients' models: give "
                 "client_weighting UNIFORM ('uniform')."
             )
-        if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
+        is_plain = dict(hparams) == {"learning_rate": 1.0}
+        is_plain = is_plain and not hasattr(server_optimizer, "schedule")
+        if method.server_step and not is_plain:
             raise ValueError(finalizer_lib.NO_OPTIMIZER.format(method.name))
 
 
@@ -377,7 +379,8 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             rest.get("model_aggregator"), "clients_per_round", None
         ),
     }
-    if callable(rate) or settings.learning_rate_schedule == "cosine":
+    of_both = (settings.learning_rate_schedule, settings.server_learning_rate_schedule)
+    if callable(rate) or "cosine" in of_both:
         assumed["total_rounds"] = settings.total_rounds
     process.assumed = assumed
     return process

@@ -33,13 +33,9 @@ class Finishing:
         self._by_name = {method.name: method for method in methods}
 
     def finish(
-        self,
-        visit: Visit,
-        progress: Progress,
-        locals_: Mapping[str, Any],
-        kept: Mapping[str, Any],
+        self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
     ) -> ClientOutput:
-        """Ends the training; `kept` are memories that no method writes, by key."""
+        """Ends the training."""
         finished = {
             name: self._finished(method, locals_[name], visit)
             for name, method in self._by_name.items()
@@ -60,7 +56,7 @@ class Finishing:
                 update_weight=self._client_weight(progress, is_finite),
             ),
             metrics=self._metrics(progress, is_finite, blamed),
-            client=self._memory(visit, finished, kept, has_trained),
+            client=self._memory(visit, finished, has_trained),
             uploads=_uploads(finished, has_trained),
             has_trained=tf.cast(has_trained, tf.int32),
             share=self._share(finished, has_trained),
@@ -79,14 +75,10 @@ class Finishing:
         self,
         visit: Visit,
         finished: Mapping[str, method_lib.Finished],
-        kept: Mapping[str, Any],
         has_trained: tf.Tensor,
     ) -> dict[str, Any]:
         """Returns the client's new memories by key."""
-        new: dict[str, Any] = {
-            name: memories.packed_as(visit.client[name], value)
-            for name, value in kept.items()
-        }
+        new: dict[str, Any] = {}
         for name, own in finished.items():
             method = self._by_name[name]
             keys = memories.keys(name, method.client_memory)

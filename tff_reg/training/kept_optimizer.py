@@ -18,7 +18,7 @@ STATE = f"{NAME}/state"
 
 @dataclasses.dataclass(frozen=True)
 class KeptOptimizer(method.Method):
-    """Declares the memory `STATE`, which the training loop writes (`Updater.kept`)."""
+    """Keeps `local.state`, which is here what `Updater.kept` returns."""
 
     name = NAME
     title = "The client optimiser's state between rounds"
@@ -32,3 +32,9 @@ class KeptOptimizer(method.Method):
 
     def _first_state(self, weights: Any) -> Any:
         return updater.first_state(optimizers.of_clients(self.settings), weights)
+
+    def begin(self, local: method.Local) -> Any:
+        return ()
+
+    def finish(self, local: method.Local) -> method.Finished:
+        return method.Finished(memory={"state": local.state})

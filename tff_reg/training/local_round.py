@@ -279,15 +279,16 @@ class LocalRound:
 
     def finish(self, visit: Visit, progress: Progress) -> ClientOutput:
         """Ends the training; see `finishing.Finishing.finish`."""
+        if kept_optimizer.STATE in visit.client:
+            state = self._updater.kept(progress.optimizer)
+            kept = {**progress.kept, kept_optimizer.NAME: state}
+            progress = progress._replace(kept=kept)
         locals_ = self._views.of(visit, progress, is_last=True)
         if not self._needs.gradient_sum and not self._updater.is_plain:
             # No hook read the sum of the gradients in the trial, so it is not computed.
             missing = ("taken", "scaled_gradient_sum")
             locals_ = {n: hooks_lib.guarded(v, missing) for n, v in locals_.items()}
-        kept: dict[str, Any] = {}
-        if kept_optimizer.STATE in visit.client:
-            kept[kept_optimizer.STATE] = self._updater.kept(progress.optimizer)
-        return self._finishing.finish(visit, progress, locals_, kept)
+        return self._finishing.finish(visit, progress, locals_)
 
 
 def _tensors(structure: Any) -> Any:

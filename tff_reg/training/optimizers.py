@@ -222,7 +222,7 @@ class _Scheduled(tff.learning.optimizers.Optimizer):
     """
 
     def __init__(self, optimizer: Any, schedule: schedules.Schedule):
-        self._optimizer, self._schedule = optimizer, schedule
+        self._optimizer, self.schedule = optimizer, schedule
 
     def initialize(self, specs: Any):
         return collections.OrderedDict(
@@ -233,7 +233,7 @@ class _Scheduled(tff.learning.optimizers.Optimizer):
         own = state["scheduled"]
         hparams = self._optimizer.get_hparams(own)
         rate = tf.convert_to_tensor(hparams["learning_rate"])
-        scaled = rate * tf.cast(self._schedule(state["step"]), rate.dtype)
+        scaled = rate * tf.cast(self.schedule(state["step"]), rate.dtype)
         scaled = collections.OrderedDict(hparams, learning_rate=scaled)
         own = self._optimizer.set_hparams(own, scaled)
         own, weights = self._optimizer.next(own, weights, gradients)

@@ -341,9 +341,10 @@ def check_chosen(
     rates = settings.client_learning_rates
     if rates and settings.client_learning_rate != rates[0]:
         raise TypeError("client_learning_rates has the rate: no client_learning_rate.")
-    is_cosine = settings.learning_rate_schedule == "cosine"
-    if is_cosine and "total_rounds" not in chosen:  # The paper may have the schedule.
-        raise TypeError("learning_rate_schedule='cosine' needs total_rounds.")
+    for name in ("learning_rate_schedule", "server_learning_rate_schedule"):
+        is_cosine = getattr(settings, name) == "cosine"
+        if is_cosine and "total_rounds" not in chosen:  # Of the paper, perhaps.
+            raise TypeError(f"{name}='cosine' needs total_rounds.")
     for name, why in missing_of_schedules(vars(settings)):
         if chosen.keys() & {name, name.replace("decay", "schedule")}:
             raise TypeError(f"{name}: {why}")

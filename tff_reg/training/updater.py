@@ -12,17 +12,20 @@ from tff_reg.lazy import tff
 from tff_reg.training import needs
 
 
-def _first(optimizer: Any, weights: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns an optimiser's first state, and that without the hyperparameters."""
+def _first(optimizer: Any, weights: Sequence[Any]) -> Any:
     specs = tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
-    state = optimizer.initialize(specs)
+    return optimizer.initialize(specs)
+
+
+def _without_hparams(optimizer: Any, state: Any) -> dict[str, Any]:
     known = optimizer.get_hparams(state)
-    return state, {k: v for k, v in state.items() if k not in known}
+    return {k: v for k, v in state.items() if k not in known}
 
 
 def first_state(optimizer: Any, weights: Sequence[Any]) -> list[Any]:
     """Returns what `Updater.kept` returns before the first step."""
-    return [*map(tf.convert_to_tensor, tf.nest.flatten(_first(optimizer, weights)[1]))]
+    rest = _without_hparams(optimizer, _first(optimizer, weights))
+    return [*map(tf.convert_to_tensor, tf.nest.flatten(rest))]
 
 
 class Updater:
@@ -65,8 +68,9 @@ class Updater:
             ):
                 slot.assign(value)
             return collections.OrderedDict(hparams)
-        state, rest = _first(self._optimizer, self._variables)
+        state = _first(self._optimizer, self._variables)
         if kept is not None:
+            rest = _without_hparams(self._optimizer, state)
             state.update(tf.nest.pack_sequence_as(rest, kept))
         return self._optimizer.set_hparams(state, hparams)
 
@@ -74,8 +78,7 @@ class Updater:
         """Returns all of the optimiser's state but its hyperparameters."""
         if self._in_place:
             return [tf.convert_to_tensor(slot) for slot in self._slots]
-        known = self._optimizer.get_hparams(state)
-        return tf.nest.flatten({k: v for k, v in state.items() if k not in known})
+        return tf.nest.flatten(_without_hparams(self._optimizer, state))
 
     def step(self, state: Any, gradients: Sequence[Any], factor: Any = None):
         """Updates the variables and returns the optimiser's new state.

@@ -1,0 +1,238 @@
+"""Clients that drop out, do part of their work, or are late."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from docs.examples import objective_inconsistency as quadratic
+from tests.training import every_method
+from tff_reg import data, experiment, settings, training
+from tff_reg.experiment.rounds import unequal_work
+from tff_reg.lazy import tf
+from tff_reg.methods import catalogue
+
+CLIENTS = ["a", "b", "c", "d"]
+
+
+def _work(**changes):
+    steps = dict(zip(CLIENTS, (10, 20, 30, 40)))
+    given = {"seed": 3, "steps": steps, "local_epochs": 5, "num_drawn": 4, **changes}
+    return unequal_work.UnequalWork(**given)
+
+
+def test_a_share_of_clients_drops_out_and_of_them_do_part_of_their_work():
+    work = _work(dropout=0.2, straggler_share=0.5, straggler_epochs=(1, 4))
+    plans = [work.plan(CLIENTS, round_num) for round_num in range(1000)]
+    assert sum(len(p.clients) for p in plans) / 4000 == pytest.approx(0.8, abs=0.02)
+    shares = [share for plan in plans for share in plan.work.values()]
+    found, counts = np.unique(np.round(5 * np.array(shares), 9), return_counts=True)
+    assert found.tolist() == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(counts / 4000, [0.125] * 4 + [0.5], atol=0.02)
+    # A client's draws do not depend on the others.
+    assert work.plan(["c"], 7).work["c"] == plans[7].work["c"]
+    for plan in plans:
+        row = plan.row
+        assert row["cohort/counted"] + row["cohort/dropped"] == row["cohort/drawn"]
+
+
+def test_a_round_ends_when_enough_have_finished_or_at_the_deadline():
+    # 10, 20 / 4 + 7, 30 / 10, 40 seconds.
+    speeds = {"a": (1, 0), "b": (4, 7), "c": (10, 0), "d": (1, 0)}
+    plan = _work(speeds=speeds).plan(CLIENTS, 1)
+    assert plan.clients == CLIENTS and plan.row["cohort/seconds"] == 40
+    plan = _work(speeds=speeds, deadline=11.0).plan(CLIENTS, 1)
+    assert plan.clients == ["a", "c"] and plan.row["cohort/late"] == 2
+    assert plan.row["cohort/seconds"] == 11
+    plan = _work(speeds=speeds, enough=3, deadline=30.0).plan(CLIENTS, 1)
+    assert plan.clients == ["a", "b", "c"] and plan.row["cohort/seconds"] == 12
+    plan = _work(speeds=speeds, enough=2).plan(CLIENTS, 1)
+    assert plan.clients == ["a", "c"] and plan.row["cohort/surplus"] == 2
+    assert plan.row["cohort/seconds"] == 10
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("client,speed\na,1\n", "no column steps_per_second"),
+        ("client,steps_per_second\na,1\n", "no row of b and 2 others"),
+        ("steps_per_second\nfast\n", "line 2 has no numbers"),
+        ("steps_per_second\n0\n", "line 2 needs a speed above 0"),
+        ("steps_per_second\n", "no rows"),
+    ],
+)
+def test_a_table_of_speeds_that_does_not_fit_is_refused(text, words, tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text(text)
+    with pytest.raises(settings.SettingError, match=words):
+        unequal_work.read_speeds(str(path), CLIENTS, 0)
+
+
+def test_clients_without_a_row_of_their_own_have_one_of_all(tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text("steps_per_second,transfer_seconds\n1,2\n3,\n")
+    found = unequal_work.read_speeds(str(path), list(map(str, range(100))), 0)
+    assert {*found.values()} == {(1, 2), (3, 0)}
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"dropout": 1.0}, "dropout=1.0: it must be less than 1"),
+        ({"straggler_share": 0.5}, "give straggler_epochs"),
+        ({"straggler_epochs": (1, 4)}, "give straggler_share"),
+        ({"straggler_share": 0.5, "straggler_epochs": (1, 9)}, "up to local_epochs=5"),
+        ({"straggler_share": 0.5, "straggler_epochs": (2,)}, "the least and the most"),
+        ({"deadline": 3.0}, "it needs client_speeds"),
+        ({"over_select": 1.5, "client_sampling": "independent"}, "=fixed"),
+        ({"dropout": 0.1, "aggregator": "dp"}, "cohorts of one size"),
+        ({"dropout": 0.1, "process": "central"}, "process=central has one client"),
+        ({"local_steps": 5, "local_epochs": 2}, "local_steps sets the steps"),
+        ({"client_optimizer": "adam"}, "client_learning_rate: it is missing"),
+        (
+            {
+                "client_optimizer": "adam",
+                "client_learning_rate": 0.1,
+                "client_momentum": 0.9,
+            },
+            "it is for client_optimizer=sgd",
+        ),
+        ({"keep_client_optimizer": True, "client_momentum": 0}, "nothing to keep"),
+        (
+            {"learning_rate_schedule": "step", "learning_rate_decay": 0.1},
+            "learning_rate_milestones: it is missing",
+        ),
+        (
+            {"server_learning_rate_schedule": "exponential"},
+            "server_learning_rate_decay: it is missing",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(given, words):
+    given = {"process": "fedavg", "local_epochs": 5, "num_clients": 8, **given}
+    if "local_steps" in given and given["local_epochs"] == 5:
+        del given["local_epochs"]
+    with pytest.raises(settings.SettingError) as caught:
+        experiment.RunConfig(**given).resolved()
+    assert words in str(caught.value)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_fedavg_is_inconsistent_on_quadratics_and_fednova_and_scaffold_are_not():
+    rate, tau = 0.05, np.arange(1, 11)
+    # Client i goes the share c_i of the way to its optimum e_i.
+    go = 1 - (1 - 2 * rate) ** tau
+    for name, weights in (("fedavg", go), ("fednova", go / tau)):
+        found = quadratic.distances(name, 60, client_learning_rate=rate)
+        fixed = np.average(quadratic.TARGETS, weights=weights)
+        assert found[-1] == pytest.approx(fixed - quadratic.TARGETS.mean(), abs=1e-8)
+    found = quadratic.distances("scaffold", 100, client_learning_rate=rate)
+    assert found[-1] == pytest.approx(0, abs=1e-6)
+
+
+_COUNTING = ("scaffold", "feddc", "fednova", "fedcm")
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in _COUNTING else pytest.param(n, marks=pytest.mark.slow)
+        for n in catalogue.names()
+    ],
+)
+def test_part_of_the_work_is_a_round_of_fewer_epochs(name):
+    """Whatever a method keeps or uploads, it counts the steps that were taken."""
+    of = every_method.settings(name)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(24, every_method.SIZE, every_method.SIZE, 1))
+    clients = data.ArrayClientData(
+        x.astype(np.float32), np.arange(24) % 3, [range(9), range(9, 17), range(17, 24)]
+    )
+    outcomes = []
+    for epochs in (1, 3):
+        process = training.build_from_settings(
+            name,
+            every_method.model_fn,
+            dataclasses.replace(of, local_epochs=epochs, same_local_steps=False),
+            {},
+            partial_work=True,
+        )
+        state, kept = process.initialize(), None
+        for round_num in range(2):
+            sets = [
+                clients.whole_client_dataset(c, [round_num, i], 1 / epochs)
+                for i, c in enumerate(clients.client_ids)
+            ]
+            if hasattr(process, "initial_client_state"):
+                kept = kept or [process.initial_client_state(state)] * 3
+            output = process.next(state, sets, *([kept] if kept else []))
+            state, kept = output.state, getattr(output, "client_states", None)
+        outcomes.append((state, kept or ()))
+    a, b = (tf.nest.flatten(each) for each in outcomes)
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+_RUN = dict(
+    process="fedavg",
+    total_rounds=4,
+    num_clients=4,
+    clients_per_round=3,
+    partition="iid",
+    model="cnn",
+    local_epochs=2,
+)
+
+
+def _rows(folder):
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
+    given = {**_RUN, "scale": "tiny", "dropout": 0.8, "straggler_share": 0.5}
+    given |= {"straggler_epochs": (0.5, 1), "drift": True, "seed": 2}
+    config = experiment.RunConfig(**given, output_dir=str(tmp_path / "a"))
+    whole = experiment.run(config)
+    rows = _rows(tmp_path / "a")
+    counted = [int(row["cohort/counted"]) for row in rows]
+    assert 0 in counted and any(counted), counted
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["rounds_without_training"] == counted.count(0)
+
+    def stop(row):
+        if row["round_num"] == 2:
+            raise KeyboardInterrupt
+
+    config = dataclasses.replace(config, output_dir=str(tmp_path / "b"))
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config, on_round=stop)
+    again = experiment.run(config)
+    for a, b in zip(tf.nest.flatten(whole.weights), tf.nest.flatten(again.weights)):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_clients_weigh_by_what_they_have_if_all_take_the_same_steps():
+    """Clients of 90 and 10 examples weigh as 0.9 and 0.1."""
+    finals = []
+    for parts in ([range(90), range(90, 100)], [range(90)], [range(90, 100)]):
+        x = np.linspace(-1, 1, 100, dtype=np.float32)[:, None, None, None]
+        x = x * np.ones([1, every_method.SIZE, every_method.SIZE, 1], np.float32)
+        clients = data.ArrayClientData(x, np.arange(100) % 3, parts)
+        process = training.build_from_settings(
+            "fedavg",
+            lambda: every_method.model_fn(norm="group"),
+            dataclasses.replace(
+                every_method.settings("fedavg"), local_steps=1, batch_size=100
+            ),
+            {},
+        )
+        sets = [clients.whole_client_dataset(c, [1, 2]) for c in clients.client_ids]
+        output = process.next(process.initialize(), sets)
+        finals.append(process.get_model_weights(output.state).trainable)
+    for both, large, small in zip(*finals):
+        np.testing.assert_allclose(both, 0.9 * large + 0.1 * small, atol=1e-6)
