@@ -144,7 +144,8 @@ def test_a_kept_optimizer_goes_on_as_if_there_were_one_round(kind):
             ),
             {},
         )
-        state, kept = process.initialize(), []
+        start = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]
+        state, kept = linear.started(process, start), []
         if is_kept:
             kept = [[process.initial_client_state(state)]]
         for _ in range(rounds):

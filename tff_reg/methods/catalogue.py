@@ -87,7 +87,10 @@ BUILTIN = (
 # by name, the settings that do not act on them.
 _OF_MEANS = ("averages_all_clients", "drift")
 _OF_A_MODEL = ("keep_best", "finetune_epochs", "patience", "stop_at_target")
-REFERENCES = {"local": (*_OF_MEANS, *_OF_A_MODEL), "central": _OF_MEANS}
+REFERENCES = {
+    "local": (*_OF_MEANS, *_OF_A_MODEL, "keep_client_optimizer"),
+    "central": _OF_MEANS,
+}
 
 
 class UnknownProcessError(ValueError):

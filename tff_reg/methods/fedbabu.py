@@ -30,6 +30,7 @@ class FedBABU(method.Method):
     """Federated averaging with body aggregation and body update."""
 
     name = "fedbabu"
+    if_adaptive = "holds its head, which adamw's decoupled weight decay moves"
     title = "Rounds train the body; each client tunes the classifier at the end"
     paper = "Oh et al., ICLR 2022"
     card = cards.Card(

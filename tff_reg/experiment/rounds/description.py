@@ -71,7 +71,7 @@ def header(
         "model": f"{_network(config)}, {num_weights:,} weights",
         "clients": (
             f"{_cohort(config, sample_fn)}, {epochs}, batches of {config.batch_size},"
-            f" learning rate {config.client_learning_rate:g}"
+            f" {_optimizer(config)}learning rate {config.client_learning_rate:g}"
         ),
         "memory": _memory(config, num_weights),
         "server": next(filter(None, (m.server_step for m in config.methods)), ""),
@@ -147,6 +147,10 @@ def _cohort(config: ResolvedConfig, sample_fn: Optional[str] = None) -> str:
     return f"about {some}" if config.client_sampling == "independent" else some
 
 
+def _optimizer(config: ResolvedConfig) -> str:
+    return "" if config.client_optimizer == "sgd" else f"{config.client_optimizer}, "
+
+
 def _memory(config: ResolvedConfig, num_weights: int) -> str:
     """Describes the size of what clients keep between rounds; empty for nothing."""
     kept = {
@@ -156,7 +160,11 @@ def _memory(config: ResolvedConfig, num_weights: int) -> str:
     }
     if not kept:
         return ""
-    megabytes = len(kept) * num_weights * _BYTES_OF_A_WEIGHT / 1e6
+    # Adam's state are two numbers for each weight.
+    copies = len(kept) + (
+        config.keep_client_optimizer and config.client_optimizer in ("adam", "adamw")
+    )
+    megabytes = copies * num_weights * _BYTES_OF_A_WEIGHT / 1e6
     return (
         f"{megabytes:.3g} MB per client, {megabytes * config.num_clients:,.3g} MB for"
         f" all, kept in {config.output_dir or 'memory'}"

@@ -66,7 +66,8 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
     if optimizer := getattr(model, "optimizer", None):
         yield (
             f"the model's optimizer ({type(optimizer).__name__}) is not used: clients"
-            f" train by SGD with learning rate {config.client_learning_rate:g}"
+            f" train by {config.client_optimizer} with learning rate"
+            f" {config.client_learning_rate:g}"
         )
     kinds = {type(layer).__name__ for layer in model.layers}
     scales = kinds & {*_SCALING_LAYERS}
