@@ -195,6 +195,9 @@ def _rows(folder):
 def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     given = {**_RUN, "scale": "tiny", "dropout": 0.8, "straggler_share": 0.5}
     given |= {"straggler_epochs": (0.5, 1), "drift": True, "seed": 2}
+    speeds = tmp_path / "speeds.csv"
+    speeds.write_text("steps_per_second\n2\n")
+    given["client_speeds"] = str(speeds)
     config = experiment.RunConfig(**given, output_dir=str(tmp_path / "a"))
     whole = experiment.run(config)
     rows = _rows(tmp_path / "a")
@@ -202,6 +205,9 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     assert 0 in counted and any(counted), counted
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["rounds_without_training"] == counted.count(0)
+    assert [float(row["cohort/seconds"]) > 0 for row in rows] == [
+        c > 0 for c in counted
+    ]
 
     def stop(row):
         if row["round_num"] == 2:
@@ -213,6 +219,9 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     again = experiment.run(config)
     for a, b in zip(tf.nest.flatten(whole.weights), tf.nest.flatten(again.weights)):
         assert np.array_equal(a, b)
+    speeds.write_text("steps_per_second\n3\n")
+    with pytest.raises(settings.SettingError, match="client_speeds_sha256"):
+        experiment.run(dataclasses.replace(config, total_rounds=5))
 
 
 @pytest.mark.usefixtures("in_process")

@@ -379,8 +379,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             rest.get("model_aggregator"), "clients_per_round", None
         ),
     }
-    of_both = (settings.learning_rate_schedule, settings.server_learning_rate_schedule)
-    if callable(rate) or "cosine" in of_both:
+    if callable(rate) or process_settings.depend_on_total(vars(settings)):
         assumed["total_rounds"] = settings.total_rounds
     process.assumed = assumed
     return process

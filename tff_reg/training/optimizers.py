@@ -225,28 +225,32 @@ class _Scheduled(tff.learning.optimizers.Optimizer):
         self._optimizer, self.schedule = optimizer, schedule
 
     def initialize(self, specs: Any):
-        return collections.OrderedDict(
+        state: dict[str, Any] = collections.OrderedDict(
             step=tf.constant(0), scheduled=self._optimizer.initialize(specs)
         )
+        return state
 
     def next(self, state: Any, weights: Any, gradients: Any):
         own = state["scheduled"]
         hparams = self._optimizer.get_hparams(own)
         rate = tf.convert_to_tensor(hparams["learning_rate"])
         scaled = rate * tf.cast(self.schedule(state["step"]), rate.dtype)
-        scaled = collections.OrderedDict(hparams, learning_rate=scaled)
-        own = self._optimizer.set_hparams(own, scaled)
+        decayed: dict[str, Any] = collections.OrderedDict(hparams, learning_rate=scaled)
+        own = self._optimizer.set_hparams(own, decayed)
         own, weights = self._optimizer.next(own, weights, gradients)
         own = self._optimizer.set_hparams(own, hparams)
-        state = collections.OrderedDict(step=state["step"] + 1, scheduled=own)
-        return state, weights
+        new: dict[str, Any] = collections.OrderedDict(
+            step=state["step"] + 1, scheduled=own
+        )
+        return new, weights
 
     def get_hparams(self, state: Any):
         return self._optimizer.get_hparams(state["scheduled"])
 
     def set_hparams(self, state: Any, hparams: Any):
         own = self._optimizer.set_hparams(state["scheduled"], hparams)
-        return collections.OrderedDict(state, scheduled=own)
+        new: dict[str, Any] = collections.OrderedDict(state, scheduled=own)
+        return new
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:

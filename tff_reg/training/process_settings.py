@@ -33,8 +33,10 @@ _SCHEDULES = ("constant", "exponential", "cosine", "step")
 
 
 # Settings of a run's client data, which `build` refuses.
-_OF_DATA = ("batch_size", "local_epochs", "local_steps", "drop_remainder")
-_OF_DATA += ("same_local_steps",)
+_OF_DATA = (
+    *("batch_size", "local_epochs", "local_steps"),
+    *("drop_remainder", "same_local_steps"),
+)
 # By an argument of `build`: the settings that it replaces.
 _REPLACED = {
     "client_optimizer_fn": (
@@ -348,6 +350,12 @@ def check_chosen(
     for name, why in missing_of_schedules(vars(settings)):
         if chosen.keys() & {name, name.replace("decay", "schedule")}:
             raise TypeError(f"{name}: {why}")
+
+
+def depend_on_total(values: Mapping[str, Any]) -> bool:
+    """Whether a round's learning rates depend on the number of all rounds."""
+    names = ("learning_rate_schedule", "server_learning_rate_schedule")
+    return "cosine" in map(values.get, names)
 
 
 def missing_of_schedules(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

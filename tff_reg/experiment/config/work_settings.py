@@ -46,6 +46,7 @@ class WorkSettings:
         " transfer_seconds, for the simulated seconds of a round; without the column"
         " client, each client has one of the rows, drawn once",
         placeholder="FILE",
+        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     deadline: Optional[float] = _of_rounds(
         None,

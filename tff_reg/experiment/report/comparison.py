@@ -42,6 +42,7 @@ from tff_reg.experiment.report.measures import Groups
 from tff_reg.experiment.report.table import Row, Tuned
 from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
+from tff_reg.training import process_settings
 
 FILES = (
     *("table.csv", "table.md", "table.tex"),
@@ -220,8 +221,8 @@ def _rounds(run: finished_runs.Run) -> Any:
     done, total = run.summary["rounds"], run.config.get("total_rounds")
     if run.ends_itself:
         return total
-    is_cosine = run.config.get("learning_rate_schedule") == "cosine"
-    return f"{done} of {total}" if is_cosine and done != total else done
+    is_part = process_settings.depend_on_total(run.config) and done != total
+    return f"{done} of {total}" if is_part else done
 
 
 def _groups(

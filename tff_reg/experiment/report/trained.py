@@ -166,7 +166,11 @@ class TrainedRun:
         factor = schedules.of(self.config)(tf.constant(max(0, self.round_num - 1)))
         rate = float(factor) * (self.config.client_learning_rate or 0.0)
         config = dataclasses.replace(
-            self.config, learning_rate_schedule="listed", client_learning_rates=(rate,)
+            self.config,
+            learning_rate_schedule="listed",
+            client_learning_rates=(rate,),
+            warmup_rounds=0,
+            straggler_epochs=(),  # Each does all of its work.
         )
         process = runs.build_process(config, task)
         initial = process.initialize()

@@ -39,6 +39,7 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
 )
 from tff_reg.settings import SettingError, as_text
+from tff_reg.training import process_settings
 
 _MADE_BY = "tff_reg"
 _OTHERWISE = "give another one, or overwrite=true to start anew."
@@ -177,8 +178,7 @@ class RunDirectory:
                     f"round {number + 1} was trained with learning rate {rates[0]}, and"
                     f" client_learning_rates has {rates[1]} for it; {_OTHERWISE}"
                 )
-        cosine = settings.get("learning_rate_schedule") == "cosine"
-        if cosine and done and before != total:
+        if process_settings.depend_on_total(settings) and done and before != total:
             raise self._error(
                 f"it has a run with total_rounds={before}, not {total}; with the cosine"
                 " schedule the rounds already done would have been different, so"

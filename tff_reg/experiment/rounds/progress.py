@@ -40,7 +40,7 @@ class TimeLeft:
         return f", {duration(left * each)} left" if left > 0 else ""
 
 
-def count(number: Union[int, str], noun: str) -> str:
+def count(number: Union[float, str], noun: str) -> str:
     """Formats a number with a noun: `1 round`, `2 rounds`, `2 to 4 rounds`."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OnRound = Callable[[Row], Any]
 # Files of data, which may be the same in another place.
-_FILES = ("data_dir", "split_file", "class_list")
+_FILES = ("data_dir", "split_file", "class_list", "client_speeds")
 
 
 def run(
@@ -114,6 +114,8 @@ class CheckedRun:
         """Checks that its directory can be written to, and that its data are there."""
         if self.directory is not None:
             files.check_writable(self.directory.path, "output_dir")
+        if self.config.client_speeds is not None:
+            unequal_work.read_table(self.config.client_speeds)
         if not self.config.synthetic_data:
             self.tasks.check_data(self.config.task, self.config.data_dir)
 
@@ -399,6 +401,8 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
 def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """Returns what `config.json` has of data and model beside the settings."""
     found: dict[str, Any] = {"class_names": list(task.class_names)}
+    if config.client_speeds is not None:
+        found["client_speeds_sha256"] = files.sha256(config.client_speeds)
     if config.model is None:
         found |= task.model_fn.digests
     return found

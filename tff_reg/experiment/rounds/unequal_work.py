@@ -90,7 +90,7 @@ class UnequalWork:
         finished.sort()
         kept = finished[: self.enough]
         chosen = {name for _, _, name in kept}
-        row = {
+        row: dict[str, Any] = {
             "drawn": len(cohort),
             "dropped": counts["dropped"],
             "late": counts["late"],
@@ -152,11 +152,28 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
 def read_speeds(
     path: str, client_ids: Sequence[str], seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Reads each client's steps per second and transfer seconds from a CSV file.
+    """Returns each client's steps per second and transfer seconds.
 
     Raises:
       SettingError: If the file cannot be read, or lacks a column or a client.
     """
+    found = read_table(path)
+    if found[0][0] is None:
+        return {
+            name: found[
+                keys.driver_generator("speed", seed, name).integers(len(found))
+            ][1]
+            for name in client_ids
+        }
+    known = dict(found)
+    if missing := [name for name in client_ids if name not in known]:
+        why = f"it has no row of {missing[0]} and {len(missing) - 1} others."
+        raise SettingError("client_speeds", path, why)
+    return {name: known[name] for name in client_ids}
+
+
+def read_table(path: str) -> list[tuple[Optional[str], tuple[float, float]]]:
+    """Reads the rows of a CSV file: the client, if it has the column, and its speed."""
 
     def refuse(why: str) -> SettingError:
         return SettingError("client_speeds", path, why)
@@ -166,7 +183,7 @@ def read_speeds(
             rows = [*csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise refuse(f"it cannot be read ({error}).") from error
-    found: list[tuple[str, tuple[float, float]]] = []
+    found: list[tuple[Optional[str], tuple[float, float]]] = []
     for number, row in enumerate(rows, start=2):
         try:
             speed = float(row["steps_per_second"])
@@ -177,20 +194,10 @@ def read_speeds(
             raise refuse(f"line {number} has no numbers: {row}.") from None
         if not (0 < speed < math.inf and 0 <= transfer < math.inf):
             raise refuse(f"line {number} needs a speed above 0, a transfer from 0.")
-        found.append((row.get("client", ""), (speed, transfer)))
+        found.append((row.get("client"), (speed, transfer)))
     if not found:
         raise refuse("it has no rows.")
-    if "client" not in rows[0]:
-        return {
-            name: found[
-                keys.driver_generator("speed", seed, name).integers(len(found))
-            ][1]
-            for name in client_ids
-        }
-    known = dict(found)
-    if missing := [name for name in client_ids if name not in known]:
-        raise refuse(f"it has no row of {missing[0]} and {len(missing) - 1} others.")
-    return {name: known[name] for name in client_ids}
+    return found
 
 
 def empty(dataset: Any) -> Any:
