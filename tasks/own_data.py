@@ -22,6 +22,7 @@ from tff_reg.lazy import np, tf
 arrays = lazy.module("tff_reg.tasks.arrays")
 dealt = lazy.module("tff_reg.tasks.dealt")
 image_data = lazy.module("tff_reg.tasks.image_data")
+networks = lazy.module("tff_reg.tasks.networks")
 reduced_data = lazy.module("tff_reg.tasks.reduced_data")
 task_defaults = lazy.module("tff_reg.tasks.task_defaults")
 
@@ -67,9 +68,10 @@ class OwnModel:
 
     def build(self, task: str, **settings: Any) -> Any:
         """Builds a task with the user's model."""
-        built = lazy.tasks.build(task, **settings)
+        rest = {**settings, "initial_weights": None}
+        built = lazy.tasks.build(task, **rest)
         _check_model(self._model_fn, built.image_shape, built.num_classes, task)
-        return attrs.evolve(built, model_fn=self._model_fn)
+        return attrs.evolve(built, model_fn=networks.begun(self._model_fn, settings))
 
 
 class OwnData:
@@ -271,14 +273,15 @@ class OwnData:
             x, y, test = found.x_train, found.y_train, (found.x_test, found.y_test)
         model_fn, normalize_fn = self._model_fn, self._normalization(settings)
         if model_fn is None:
-            model_fn = models.build_model_fn(
+            model_fn = networks.model_fn(
+                settings,
                 settings["model"],
+                settings["norm"],
                 image_shape=x.shape[1:],
                 num_classes=len(self._class_names),
-                norm=settings["norm"],
-                projector=settings["projector"],
-                seed=settings["seed"],
             )
+        else:
+            model_fn = networks.begun(model_fn, settings)
         augment_fn = normalize_fn
         if settings["augmentation"] != "none":
             largest = 255.0 if x.dtype == np.uint8 else None

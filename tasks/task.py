@@ -18,7 +18,7 @@ from tff_reg.data import (
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
-from tff_reg.tasks import natural
+from tff_reg.tasks import natural, networks
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
@@ -113,24 +113,14 @@ def build(
         num_classes=len(data.class_names),
         largest=data.largest_pixel,
     )
-    num_classes, seed = len(data.class_names), settings.seed
-    if model in models.names.OF_KIND:
-        model_fn = models.keras_nets.build_model_fn(
-            model,
-            shape=image_shape,
-            num_classes=num_classes,
-            vocabulary=data.vocabulary,
-            seed=seed,
-        )
-    else:
-        model_fn = models.build_model_fn(
-            model,
-            image_shape=image_shape,
-            num_classes=num_classes,
-            norm=norm,
-            projector=settings.projector,
-            seed=seed,
-        )
+    model_fn = networks.model_fn(
+        vars(settings),
+        model,
+        norm,
+        image_shape=image_shape,
+        num_classes=len(data.class_names),
+        vocabulary=data.vocabulary,
+    )
     return Task(
         datasets=_baseline_datasets(client_data, data, normalize_fn),
         model_fn=model_fn,

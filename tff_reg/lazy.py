@@ -52,6 +52,7 @@ class _Keras(_LazyModule):
 if TYPE_CHECKING:
     import dp_accounting
     import dp_accounting.rdp as rdp
+    import h5py
     import IPython.display as ipython_display
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
@@ -90,6 +91,7 @@ else:
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")
+    h5py = _LazyModule("h5py")
     scipy_linalg = _LazyModule("scipy.linalg")
     scipy_special = _LazyModule("scipy.special")
     sphinx_build = _LazyModule("sphinx.cmd.build")

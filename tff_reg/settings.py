@@ -79,6 +79,7 @@ _OTHER_NAMES = {
     "lr": "client_learning_rate",
     "momentum": "client_momentum",
     "optimizer": "server_optimizer",
+    "pretrained": "initial_weights",
     "strategy": "process",
     "wd": "client_weight_decay",
     "weight_decay": "client_weight_decay",

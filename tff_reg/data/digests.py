@@ -28,6 +28,8 @@ EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
 DATA, DEALT = "digest_of_data", "digest_of_split"
 # Those of the user's Keras model and its weights.
 KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
+# That of the initial weights of our networks that are from a file.
+INITIAL_WEIGHTS = "digest_of_initial_weights"
 # The same of the user's functions, which are the arguments of these names.
 FUNCTIONS = {
     f"digest_of_{n}": n for n in ("sample_fn", "client_dataset_fn", "evaluate")

@@ -9,7 +9,7 @@ last block is the classifier.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -139,6 +139,8 @@ class BlockModel:
         self.has_independent_examples = has_independent_examples
         self.evaluation_branch_scales: Optional[Sequence[float]] = None
         self._constants: list[tf.Variable] = []
+        # Weights by name that are constants of the network, and never sent.
+        self.frozen: Mapping[str, tf.Tensor] = {}
 
     # Whether a pass in training mode draws random numbers.
     is_random = False
@@ -236,6 +238,8 @@ class BlockModel:
         layer = self.blocks[-1].linear_layer
         kernel: Any = getattr(layer, "kernel", None)
         bias = getattr(layer, "bias", None)
+        if isinstance(kernel, tf.Tensor):
+            raise ValueError("The classifier of this model is frozen already.")
         is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
         if not is_linear or _count_variables(layer) != 1 + (bias is not None):
             what = "unknown" if layer is None else type(layer).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import itertools
@@ -26,6 +27,7 @@ from tff_reg.models import (
     keras_parts,
     keras_trial,
     learning_model as learning_model_lib,
+    weight_files,
 )
 from tff_reg.seam import keras_internals, tensorflow_internals
 
@@ -47,11 +49,33 @@ class KerasModelFn:
     ):
         self.plan = plan
         self.assumed: Optional[str] = None
+        self.said: list[str] = []
         if loss.is_assumed:
             kind = "probabilities" if loss.takes_probabilities else "logits"
             self.assumed = f"its outputs are taken as {kind}"
         self._loss_fn = loss.loss_fn
         self._label_spec = label_spec
+
+    def beginning_with(self, path: str) -> KerasModelFn:
+        """Returns a `model_fn` with the initial weights that fit in a file, if given.
+
+        Args:
+          path: As the setting `initial_weights`.
+
+        Returns:
+          The new `KerasModelFn`; what fitted is its attribute `said`.
+
+        Raises:
+          SettingError: If the file cannot be read, or nothing in it fits.
+        """
+        old, plan = self.plan.values, self.plan
+        shapes = {name: v.shape for name, v in zip(plan.names, old)}
+        found, said = weight_files.fit(path, shapes)
+        values = [found.get(n, v).astype(v.dtype) for n, v in zip(plan.names, old)]
+        made = copy.copy(self)
+        vars(made).pop("digests", None)
+        made.plan, made.said = dataclasses.replace(plan, values=values), said
+        return made
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
@@ -111,9 +135,10 @@ class KerasModelFn:
         """Returns the trainable and the non-trainable weights in a run's file."""
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        count = self.plan.num_trainable
-        if set(self.plan.names) <= arrays.keys():
-            values = [arrays[name] for name in self.plan.names]
+        count, constants = self.plan.num_trainable, self.plan.constants
+        held = [x for n, x in enumerate(self.plan.names) if n not in constants]
+        if set(held) <= arrays.keys():
+            values = [arrays[name] for name in held]
             return values[:count], values[count:]
         # Numbered names; in a checkpoint, which stores more, they have a prefix.
         first = "global_model_weights/"

@@ -60,7 +60,8 @@ class Plan:
       values: The weights' values, arrays.
       num_trainable: Number of trainable weights.
       fixed: Pairs of another variable (of a metric, for example) and its value.
-      constants: Positions in `variables` of non-trainable weights that no pass changes.
+      constants: Positions in `variables` of non-trainable weights that no pass changes:
+        the frozen ones.
       head: The `Dense` layer that gives the logits, or None.
       parts: The blocks up to the head's input; without a head, up to the output.
       ends: The last layer of each part but the last.
@@ -214,7 +215,9 @@ class KerasNetwork(block_model.BlockModel):
             ]
         else:
             made = [
-                tf.Variable(
+                tf.constant(value)
+                if number in plan.constants
+                else tf.Variable(
                     functools.partial(tf.constant, value),
                     trainable=number < plan.num_trainable,
                     name=name,
@@ -223,6 +226,10 @@ class KerasNetwork(block_model.BlockModel):
                 for number, (name, value) in enumerate(zip(plan.names, plan.values))
             ]
         self._made = made
+        # Our variables, in order: the trainable ones, and those that passes change.
+        held = [None if n in plan.constants else v for n, v in enumerate(made)]
+        self._trained = made[: plan.num_trainable]
+        self._changing = [v for v in held[plan.num_trainable :] if v is not None]
         # Positions of the head's kernel and bias among the plan's variables.
         self._head_positions: dict[str, int] = {}
         head = None
@@ -251,7 +258,7 @@ class KerasNetwork(block_model.BlockModel):
             dtype=plan.values[0].dtype.name,
             seed=plan.seed,
         )
-        self._constants = [made[n] for n in sorted(plan.constants)]
+        self.frozen = {plan.names[n]: made[n] for n in sorted(plan.constants)}
 
     @property
     def input_spec(self):
@@ -280,21 +287,18 @@ class KerasNetwork(block_model.BlockModel):
         return self._held(trainable=False)
 
     def _held(self, trainable: bool) -> list[tf.Variable]:
-        count = self._plan.num_trainable
-        made = self._made[:count] if trainable else self._made[count:]
+        made = self._trained if trainable else self._changing
         head = self.blocks[-1].linear_layer
-        in_place = {id(self._made[n]) for n in self._head_positions.values()}
+        held = {
+            n for n in self._head_positions.values() if n not in self._plan.constants
+        }
+        in_place = {id(self._made[n]) for n in held}
         own = [] if head is None else [*head.trainable_variables]
         own += [] if head is None else [*head.non_trainable_variables]
         if {id(v) for v in own} == in_place:
-            return made
+            return [*made]
         kept = [v for v in made if id(v) not in in_place]
         return [*kept, *(v for v in own if v.trainable == trainable)]
-
-    @property
-    def constants(self) -> list[tf.Variable]:
-        held = {id(v) for v in self._constants}
-        return [v for v in self.non_trainable_variables if id(v) in held]
 
     @property
     def keras_layers(self) -> list[Any]:
@@ -323,14 +327,10 @@ class KerasNetwork(block_model.BlockModel):
         """Returns our variables of a part, without the head's, in the model's order."""
         if model is None:
             return []
-        inside = {id(v) for v in model.weights}
-        return [
-            ours
-            for n, (own, ours) in enumerate(zip(self._plan.variables, self._made))
-            if id(own) in inside
-            and n not in self._head_positions.values()
-            and (n < self._plan.num_trainable) == trainable
-        ]
+        inside = {id(self.standing_for(v)) for v in model.weights}
+        inside -= {id(self._made[n]) for n in self._head_positions.values()}
+        held = self._trained if trainable else self._changing
+        return [v for v in held if id(v) in inside]
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, x, forward: ForwardPass):
@@ -411,8 +411,8 @@ class KerasNetwork(block_model.BlockModel):
         values = self._pairs()
         kept = []
         if not keras_calls.is_keras_3(model) and not forward.updates_statistics:
-            first = 0 if plan.sets_trained_weights else plan.num_trainable
-            kept = [(v, tf.identity(v)) for v in self._made[first:]]
+            first = self._trained if plan.sets_trained_weights else []
+            kept = [(v, tf.identity(v)) for v in (*first, *self._changing)]
         call = keras_calls.call(
             model,
             x,

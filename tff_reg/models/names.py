@@ -43,7 +43,16 @@ MODEL_NAMES = (*_BUILTIN, *plugins.entry_points(_ENTRY_POINTS, _BUILTIN))
 # Networks of Keras layers for other examples, in `keras_nets`.
 IMAGES, ROWS, TEXTS = "images", "rows of numbers", "texts"
 OF_KIND = {"mlp": ROWS, "lstm": TEXTS, "transformer": TEXTS}
-ALL_NAMES = (*MODEL_NAMES, *OF_KIND)
+# Networks of `keras.applications`, which a classifier follows.
+KERAS_NAMES = tuple(
+    f"keras:{name}"
+    for name in (
+        *("MobileNet", "MobileNetV2", "MobileNetV3Small", "MobileNetV3Large"),
+        *("ResNet50", "ResNet101", "ResNet50V2", "DenseNet121", "VGG16", "Xception"),
+        *("EfficientNetB0", "EfficientNetV2B0", "ConvNeXtTiny"),
+    )
+)
+ALL_NAMES = (*MODEL_NAMES, *OF_KIND, *KERAS_NAMES)
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
@@ -72,7 +81,7 @@ def norms_of(model_name: str) -> tuple[str, ...]:
         return ("group", "batch")
     if model_name == "feduv_cnn":
         return ("batch", "group")
-    if model_name in ("feddyn_cnn", "univarfl_cnn"):
+    if model_name in ("feddyn_cnn", "univarfl_cnn", *KERAS_NAMES):
         return ("none",)
     return NORM_NAMES
 

@@ -40,7 +40,8 @@ class BatchNorm(layers.ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = (layers.first_channels(v, x) for v in (self.gamma, self.beta))
-        if not forward.training and forward.is_full_width:
+        is_frozen = not isinstance(self.moving_mean, tf.Variable)
+        if (is_frozen or not forward.training) and forward.is_full_width:
             scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
             return x * scale + (beta - self.moving_mean * scale)
         is_static = x.shape[-1] is not None
@@ -64,7 +65,7 @@ class BatchNorm(layers.ForwardLayer):
             y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
             count = tf.cast(tf.size(x) // forward_lib.number_of_channels(x), x.dtype)
             unbiased_variance = variance * count / tf.maximum(count - 1, 1)
-        if forward.updates_statistics:
+        if forward.updates_statistics and not is_frozen:
             rate = 1.0 - BATCH_NORM_MOMENTUM
             self.moving_mean.assign_sub((self.moving_mean - mean) * rate)
             self.moving_variance.assign_sub(

@@ -16,6 +16,7 @@ from typing import Any
 from tff_reg.data import partitions
 from tff_reg.experiment.config import (
     data_rules,
+    network_settings,
     scale as scale_lib,
     skew_settings,
     task_settings,
@@ -271,6 +272,7 @@ class _Resolution:
                 f"there are {len(values['pixel_std'])} deviations (pixel_std); give as"
                 " many of both.",
             )
+        network_settings.check(self._given, values)
         if values["model"] is None:  # A Keras model, which is trained as it is.
             values["projector"] = "none"
             return

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from tff_reg.data import augmentation as augmentation_lib, keys, partitions
-from tff_reg.experiment.config import skew_settings
+from tff_reg.experiment.config import network_settings, skew_settings
 from tff_reg.models import names
 from tff_reg.settings import check, setting
 from tff_reg.training import process_settings
@@ -29,7 +29,7 @@ OPTION = "option of tasks"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskSettings(skew_settings.SkewSettings):
+class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings):
     """The settings of a task.
 
     None for `model`, `norm`, `augmentation` or `image_size`, and an empty `pixel_mean`

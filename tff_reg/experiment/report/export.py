@@ -37,7 +37,8 @@ def export(run: TrainedRun, output: files.PathLike) -> pathlib.Path:
         trained_model.TrainedModel(model, run.task.normalize_fn, spec).save(written)
         weights = [*model.trainable_variables, *model.non_trainable_variables]
         names = models.keras_calls.names_of(weights)
-        arrays = files.npz(dict(zip(names, map(np.asarray, weights))))
+        arrays = dict(zip(names, weights)) | dict(model.network.frozen)
+        arrays = files.npz({name: np.asarray(each) for name, each in arrays.items()})
         (written / WEIGHTS).write_bytes(arrays)
         text = json.dumps(_metadata(run, model.network, images), indent=2) + "\n"
         (written / METADATA).write_text(text, "utf-8")

@@ -31,6 +31,7 @@ _DIGESTS = {
     digests.DATA: "data",
     digests.DEALT: "split of the data into clients",
     **{name: f"code of {what}" for name, what in digests.FUNCTIONS.items()},
+    digests.INITIAL_WEIGHTS: "initial weights from a file",
     digests.KERAS_MODEL: "Keras model",
     digests.KERAS_WEIGHTS: "initial weights of the Keras model",
 }

@@ -92,9 +92,9 @@ class TrainedRun:
                     " writes it."
                 )
             with np.load(path, allow_pickle=False) as stored:
-                values = [stored[name] for name in stored.files]
-            count = len(server.trainable)
-            return tff.learning.models.ModelWeights(values[:count], values[count:])
+                values = iter([stored[name] for name in stored.files])
+            # Frozen weights come after these.
+            return tf.nest.map_structure(lambda _: next(values), server)
         if self.kind == "all_clients":
             mean = self._stored(_ALL_CLIENTS)
             if not mean:
@@ -251,7 +251,8 @@ def load(
     # Training examples are analysed, too, so all must be those of the run.
     tested = digests.of_examples(*map(np.asarray, task.test_arrays()))
     of_clients = getattr(task.client_data, "digests", {})
-    directory.check(digests.recorded({**of_clients, digests.TEST_EXAMPLES: tested}))
+    recorded = digests.recorded({**of_clients, digests.TEST_EXAMPLES: tested})
+    directory.check(recorded | getattr(task.model_fn, "digests", {}))
     found = TrainedRun(
         directory, config, task, checkpoint.round_num, checkpoint, weights
     )

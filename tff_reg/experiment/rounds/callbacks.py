@@ -44,6 +44,7 @@ class Run:
       say: Prints a line without disturbing the progress bar.
       weight_names: Names of the trainable and of the other variables; None for
         `trainable/0` and so on.
+      frozen: Weights by name that are constants; they are written with the others.
       rounds_done: The rounds done so far.
       table: The metrics of these rounds.
       get_weights: Returns the server's model weights after these rounds, a
@@ -62,6 +63,7 @@ class Run:
     weight_names: Optional[WeightNames]
     get_weights: Callable[[], Any]
     table: metrics.MetricsTable
+    frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rounds_done: int = 0
     checkpoint: Any = None
     stopped_early: Optional[dict[str, Any]] = None
@@ -115,7 +117,9 @@ class Run:
         """
         assert self.directory is not None
         weights = self.get_weights() if weights is None else weights
-        self.directory.write_weights(named_arrays(weights, self.weight_names), name)
+        arrays = named_arrays(weights, self.weight_names)
+        frozen = {each: np.asarray(value) for each, value in self.frozen.items()}
+        self.directory.write_weights({**arrays, **frozen}, name)
 
 
 class Callback:

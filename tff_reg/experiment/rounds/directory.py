@@ -47,6 +47,7 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 # Descriptions of the digests.
 _DIGESTS = {
     digests.DATA: "other data",
+    digests.INITIAL_WEIGHTS: "other initial weights",
     digests.DEALT: "other clients, or of another split of the data into them",
     **{name: f"another {what}" for name, what in digests.FUNCTIONS.items()},
     **dict.fromkeys(

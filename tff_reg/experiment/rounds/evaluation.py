@@ -189,6 +189,11 @@ class CentralEvaluation:
         return sum(int(np.prod(v.shape)) for v in self._weights.trainable)
 
     @property
+    def frozen(self) -> Mapping[str, Any]:
+        """The network's constants by name, which are weights that nobody trains."""
+        return getattr(getattr(self._model, "network", None), "frozen", {})
+
+    @property
     def weight_names(self) -> tuple[list[str], list[str]]:
         """Unique names of the trainable and of the other variables, in order."""
         weights = self._weights

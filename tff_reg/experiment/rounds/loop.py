@@ -105,6 +105,7 @@ class Rounds:
             weight_names=training.weight_names,
             get_weights=self._weights,
             table=metrics.MetricsTable(),
+            frozen=getattr(training.evaluate, "frozen", {}),
         )
         self._clients: Optional[ClientResults] = None
         self._rounds_saved = 0

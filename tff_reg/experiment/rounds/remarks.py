@@ -20,6 +20,7 @@ _SCALING_LAYERS = ("Rescaling", "Normalization", "BatchNormalization")
 
 def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
     """Yields the remarks, one line each."""
+    yield from getattr(task.model_fn, "said", ())
     clients, (x_test, y_test) = task.client_data, task.test_arrays()
     sizes = clients.client_sizes
     idle = sum(size < config.batch_size for size in sizes)

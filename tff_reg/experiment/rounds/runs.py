@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import data, files, interruption, lazy, runtime, training
-from tff_reg.data import sampling
+from tff_reg.data import digests, sampling
 from tff_reg.experiment.config import identity, resolution, work_settings
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OnRound = Callable[[Row], Any]
 # Files of data, which may be the same in another place.
-_FILES = ("data_dir", "split_file", "class_list", "client_speeds")
+_FILES = ("data_dir", "split_file", "class_list", "client_speeds", "initial_weights")
 
 
 def run(
@@ -403,6 +403,5 @@ def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"class_names": list(task.class_names)}
     if config.client_speeds is not None:
         found["client_speeds_sha256"] = files.sha256(config.client_speeds)
-    if config.model is None:
-        found |= task.model_fn.digests
-    return found
+    found[digests.INITIAL_WEIGHTS] = None
+    return found | getattr(task.model_fn, "digests", {})

@@ -1,0 +1,46 @@
+"""The network that a task's settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import lazy, models
+from tff_reg.models import names
+
+adjusted = lazy.module("tff_reg.models.adjusted")
+keras_applications = lazy.module("tff_reg.models.keras_applications")
+
+
+def model_fn(
+    settings: Mapping[str, Any],
+    name: str,
+    norm: Optional[str],
+    *,
+    image_shape: Sequence[int],
+    num_classes: int,
+) -> Callable[[], Any]:
+    """Returns the `model_fn` of a network by its name."""
+    shape: dict[str, Any] = dict(image_shape=image_shape, num_classes=num_classes)
+    patterns = dict(train=settings["train"], freeze=settings["freeze"])
+    if name in names.KERAS_NAMES:
+        built = keras_applications.build_model_fn(
+            name, seed=settings["seed"], **shape, **patterns
+        )
+        return begun(built, settings)
+    built = models.build_model_fn(
+        name, norm=norm, projector=settings["projector"], seed=settings["seed"], **shape
+    )
+    more = dict(
+        initial_weights=settings["initial_weights"],
+        mixed_precision=settings["mixed_precision"],
+        **patterns,
+    )
+    return adjusted.AdjustedModelFn(built, **more) if any(more.values()) else built
+
+
+def begun(model_fn: Any, settings: Mapping[str, Any]) -> Any:
+    """Returns a Keras model's `model_fn` with the initial weights of the settings."""
+    if settings["initial_weights"] is None:
+        return model_fn
+    return model_fn.beginning_with(settings["initial_weights"])

@@ -1,0 +1,79 @@
+"""Networks of which a part trains."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import data, models, runtime, training
+from tff_reg.models import adjusted
+from tff_reg.settings import SettingError
+from tff_reg.training import traffic
+
+NETWORK = models.build_model_fn(
+    "resnet8", image_shape=(8, 8, 1), num_classes=3, norm="batch"
+)
+FREEZE = ("stem", "stage1/*", "*/beta", "stage2/unit1/norm1")
+
+
+def test_what_is_frozen_follows_the_patterns():
+    names = ["a/kernel", "a/bias", "ab/kernel", "b/c/bias"]
+    assert adjusted.frozen(names, train=["a", "*/bias"]) == {"ab/kernel"}
+    assert adjusted.frozen(names, ["a", "b"], ["*/bias"]) == {*names} - {"a/kernel"}
+    with pytest.raises(SettingError, match="freeze=c: no weight's name matches c;"):
+        adjusted.frozen(names, freeze=["c"])
+    for given in (dict(freeze=["*"]), dict(train=["*/moving_mean"])):
+        with pytest.raises(SettingError, match="nothing is trained"):
+            adjusted.AdjustedModelFn(NETWORK, **given)
+
+
+def test_a_round_trains_the_rest_as_gradients_say_and_sends_nothing_else():
+    """The same step on the whole network, whose frozen norms predict as tested."""
+    model_fn = adjusted.AdjustedModelFn(NETWORK, freeze=FREEZE)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 8, 8, 1)).astype(np.float32)
+    clients = data.ArrayClientData(x, np.arange(20) % 3, [np.arange(20)])
+    process = training.build_regularized(
+        model_fn,
+        [],
+        training.build_sgd(0.1),
+        client_data=training.WholeClientData(20, local_epochs=1),
+    )
+    key = data.client_key(0, 1, "client_0000")
+    with runtime.running("in_process"):
+        dataset = clients.whole_client_dataset("client_0000", key)
+        state = process.next(process.initialize(), [dataset]).state
+        trained = process.get_model_weights(state)
+    model, part = NETWORK(), model_fn()
+    names = models.keras_calls.names_of(part.trainable_variables)
+    variables = dict(
+        zip(
+            models.keras_calls.names_of(model.trainable_variables),
+            model.trainable_variables,
+        )
+    )
+    # A norm of which gamma or beta trains has the batch's statistics.
+    fixed = ("stem", "stage1", "stage2/unit1/norm1")
+    for each in [each for block in model.network.blocks for each in block.submodules]:
+        if hasattr(each, "moving_mean") and each.gamma.name.startswith(fixed):
+            call = each.call
+            each.call = lambda x, f, call=call: call(x, models.ForwardPass())
+    with tf.GradientTape() as tape:
+        loss = model.forward_pass({"x": x, "y": np.arange(20) % 3}).loss
+    gradients = tape.gradient(loss, [variables[name] for name in names])
+    for name, value, gradient in zip(names, trained.trainable, gradients, strict=True):
+        expected = variables[name] - 0.1 * gradient
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert not any(name.startswith(fixed) or "beta" in name for name in names)
+    others = models.keras_calls.names_of(part.non_trainable_variables)
+    assert others and not any(name.startswith(fixed) for name in others)
+    whole = [*model.trainable_variables, *model.non_trainable_variables]
+    assert len(part.network.frozen) == len(whole) - len(names) - len(others)
+    count = sum(np.size(v) for v in [*trained.trainable, *trained.non_trainable])
+    down, up = traffic.bytes_per_client(process)
+    assert 0 <= down - 4 * count < 100 and 0 <= up - 4 * count < 100
+
+
+def test_a_frozen_classifier_is_not_frozen_again():
+    model = adjusted.AdjustedModelFn(NETWORK, freeze=["classifier"])()
+    with pytest.raises(ValueError, match="classifier of this model is frozen already"):
+        model.network.freeze_classifier()

@@ -1,0 +1,79 @@
+"""Networks of `keras.applications` with a classifier, by their names."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tff_reg import seam
+from tff_reg.models import adjusted, keras_calls, keras_models
+from tff_reg.settings import SettingError
+
+
+def build_model_fn(
+    name: str,
+    *,
+    image_shape: Sequence[int],
+    num_classes: int,
+    seed: int,
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+) -> keras_models.KerasModelFn:
+    """Returns the `model_fn` of a network without its top, a pooling and a classifier.
+
+    Raises:
+      SettingError: If the network takes no such images, or a pattern matches nothing.
+    """
+    keras = _keras()
+    build_base = getattr(keras.applications, name.partition(":")[2])
+    shape = tuple(image_shape)
+    try:
+        with _seeded(seed):
+            base = build_base(
+                include_top=False, weights=None, input_shape=shape, pooling="avg"
+            )
+            dense = keras.layers.Dense(num_classes, name="classifier")
+            model = keras.Model(base.inputs, dense(base.outputs[0]))
+    except ValueError as error:
+        raise SettingError("model", name, f"{error}".splitlines()[0]) from error
+    if train or freeze:
+        names = keras_calls.names_of(model.weights)
+        constants = adjusted.frozen(names, train, freeze)
+        _freeze(model, dict(zip(map(id, model.weights), names)), constants)
+        given = {"train": train, "freeze": freeze}
+        adjusted.check_trains(given, model.trainable_weights)
+    return keras_models.from_keras(model)
+
+
+def _freeze(model: Any, names: dict[int, str], constants: set[str]) -> None:
+    for layer in model.layers:
+        own = [v for v in layer.weights if names[id(v)] not in constants]
+        if not own:  # A norm then uses its statistics.
+            layer.trainable = False
+        for variable in layer.trainable_weights:
+            if names[id(variable)] in constants:
+                variable.trainable = False
+
+
+def _keras() -> Any:
+    """Returns Keras 3 if it is installed, else Keras 2."""
+    if importlib.util.find_spec("keras") is not None:
+        keras = importlib.import_module("keras")
+        if keras.__version__ >= "3":
+            return keras
+    return seam.keras()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Gives Keras's initialisers, which draw their seeds from Python, seeds."""
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
