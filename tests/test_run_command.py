@@ -291,6 +291,20 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
             ["--process=fedavg", "--output_dir=/proc/x"],
             ["--output_dir=/proc/x", "cannot be written to"],
         ),
+        *(
+            (
+                ["--process=fedavg", *arguments.split()],
+                [arguments.split()[-1].split("=")[0], why],
+            )
+            for arguments, why in (
+                ("--initial_weights=no.npz", "there is no such file."),
+                ("--initial_weights=a.pt", "numpy.savez(file, **{name: value.cpu()"),
+                ("--pretrained=a.h5", "(did you mean --initial_weights?)"),
+                ("--model=keras:MobileNet --norm=batch", "the model is of Keras"),
+                ("--model=keras:MobilNet", "(did you mean keras:MobileNet?)"),
+                ("--mixed_precision=float16", "choose one of bfloat16."),
+            )
+        ),
         (
             ["--recipe=fedalign/table2/mixap"],
             ["--recipe=fedalign/table2/mixap", "mean fedalign/table2/mixup,"],

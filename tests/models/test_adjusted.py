@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import data, models, runtime, training
-from tff_reg.models import adjusted
+from tff_reg.data import digests
+from tff_reg.models import adjusted, keras_applications
 from tff_reg.settings import SettingError
 from tff_reg.training import traffic
 
@@ -77,3 +78,29 @@ def test_a_frozen_classifier_is_not_frozen_again():
     model = adjusted.AdjustedModelFn(NETWORK, freeze=["classifier"])()
     with pytest.raises(ValueError, match="classifier of this model is frozen already"):
         model.network.freeze_classifier()
+
+
+def test_a_network_of_keras_applications_begins_by_its_seed_and_trains_a_part():
+    def made(seed, **patterns):
+        shape = dict(image_shape=(32, 32, 3), num_classes=4, seed=seed)
+        return keras_applications.build_model_fn("keras:MobileNet", **shape, **patterns)
+
+    train = ["classifier", "conv_dw_13_bn", "*_pw_13_bn/gamma", "conv_pw_13"]
+    first, again = made(1, train=train), made(1)
+    for value, other in zip(first.plan.model.weights, again.plan.model.weights):
+        np.testing.assert_array_equal(value, other)
+    assert (
+        again.digests[digests.KERAS_WEIGHTS] != made(2).digests[digests.KERAS_WEIGHTS]
+    )
+    model = first()
+    names = model.network.weight_names
+    assert {names[id(v)] for v in model.trainable_variables} == {
+        *("classifier/kernel", "classifier/bias", "conv_pw_13/kernel"),
+        *("conv_dw_13_bn/gamma", "conv_dw_13_bn/beta", "conv_pw_13_bn/gamma"),
+    }
+    # The statistics of the two norms of which weights train.
+    assert len(model.non_trainable_variables) == 4
+    with pytest.raises(SettingError, match="model=keras:MobileNet: .*32"):
+        keras_applications.build_model_fn(
+            "keras:MobileNet", image_shape=(8, 8, 1), num_classes=4, seed=0
+        )

@@ -179,6 +179,15 @@ class BlockModel:
                 known.update(map(id, layer.weights))
         return [v for v in self.non_trainable_variables if id(v) in known]
 
+    def compute_in(self, dtype: str) -> None:
+        """Lets layers compute products with their kernels in a data type.
+
+        All else is computed in that of the weights: norms, losses, depthwise kernels.
+        """
+        for layer in (part for block in self.blocks for part in block.submodules):
+            if isinstance(layer, layers.ForwardLayer):
+                layer.compute_dtype = tf.as_dtype(dtype)
+
     def freeze_classifier(self, initialization: str = "plain"):
         """Fixes the initial weights of the classifier's linear layer.
 

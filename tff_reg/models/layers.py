@@ -81,6 +81,16 @@ class ForwardLayer(tf.Module):
                 "bias", (bias_size or shape[-1],), initializer=bias_initializer
             )
 
+    # The data type of products with the kernel, if another one than that of weights.
+    compute_dtype: Optional[tf.DType] = None
+
+    def product(self, operation: Callable, x, kernel):
+        """Computes `operation(x, kernel)` in `compute_dtype`; returns it in `dtype`."""
+        if self.compute_dtype is None:
+            return operation(x, kernel)
+        y = operation(*(tf.cast(each, self.compute_dtype) for each in (x, kernel)))
+        return tf.cast(y, self.dtype)
+
     def __call__(self, x, forward: ForwardPass):
         return self.call(x, forward)
 
@@ -172,7 +182,10 @@ class Conv2D(ForwardLayer):
             # buffers (8 to 16 channels, varying batches, two threads per operation).
             # Pooling single pixels gives x[:, ::stride, ::stride], 20 times as fast.
             x, stride = pooling.average_pool(x, 1, stride), 1
-        x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
+        convolve = functools.partial(
+            tf.nn.conv2d, strides=stride, padding=self.padding.name
+        )
+        x = self.product(convolve, x, kernel)
         return x if bias is None else tf.nn.bias_add(x, bias)
 
 
@@ -229,7 +242,8 @@ class GroupedPointwiseConv2D(ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         grouped = tf.reshape(x, [-1, self.groups, self.kernel.shape[1]])
-        products = tf.linalg.matmul(tf.transpose(grouped, [1, 0, 2]), self.kernel)
+        grouped = tf.transpose(grouped, [1, 0, 2])
+        products = self.product(tf.linalg.matmul, grouped, self.kernel)
         flat = tf.reshape(tf.transpose(products, [1, 0, 2]), [-1, self.bias.shape[0]])
         return _at_positions(tf.nn.bias_add(flat, self.bias), x)
 
@@ -287,7 +301,7 @@ class Dense(ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         kernel = first_channels(self.kernel, x)
-        return tf.nn.bias_add(tf.linalg.matmul(x, kernel), self.bias)
+        return tf.nn.bias_add(self.product(tf.linalg.matmul, x, kernel), self.bias)
 
 
 def residual_sum(

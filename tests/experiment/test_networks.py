@@ -1,0 +1,88 @@
+"""Runs that begin with weights from a file, and of networks of which a part trains."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from tff_reg import experiment
+from tff_reg.experiment.report import trained
+from tff_reg.experiment.rounds import progress
+
+SMALL = dict(
+    process="fedprox+fedsam",
+    model="cnn",
+    norm="batch",
+    num_clients=4,
+    clients_per_round=2,
+    local_epochs=2,
+    batch_size=16,
+    partition="iid",
+    client_learning_rate=0.05,
+    total_rounds=2,
+)
+
+
+def _run(where, **settings):
+    config = experiment.RunConfig(**{**SMALL, **settings}, output_dir=str(where))
+    return experiment.run(config, progress=progress.Silence())
+
+
+def _weights(where, name="final_weights.npz"):
+    with np.load(where / name) as stored:
+        return {each: stored[each] for each in stored.files}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of which the whole network trains, and its accuracy."""
+    where = tmp_path_factory.mktemp("whole") / "run"
+    return where, _run(where).summary["final_accuracy"]
+
+
+def test_a_run_begins_with_the_weights_of_another_and_keeps_the_frozen_ones(
+    whole, tmp_path
+):
+    file, where = tmp_path / "w.npz", tmp_path / "run"
+    shutil.copy(whole[0] / "final_weights.npz", file)
+    given = dict(initial_weights=str(file), freeze=("conv1",), keep_best=True)
+    _run(tmp_path / "at once", **given)
+    _run(where, **given, total_rounds=1)
+    result = _run(where, **given)
+    before, after = _weights(whole[0]), _weights(where)
+    assert after.keys() == before.keys()
+    same = {name for name in before if np.array_equal(before[name], after[name])}
+    assert same == {name for name in before if name.startswith("conv1/")}
+    at_once = (tmp_path / "at once" / "final_weights.npz").read_bytes()
+    assert (where / "final_weights.npz").read_bytes() == at_once
+    for kind, name in (("server", "final_weights.npz"), ("best", "best_weights.npz")):
+        read = trained.load(where, weights=kind)
+        values = [v.numpy() for v in read.model().trainable_variables]
+        for value, expected in zip(values, _weights(where, name).values()):
+            np.testing.assert_array_equal(value, expected)
+    x = np.zeros((1, 8, 8, 1), np.uint8)
+    np.testing.assert_array_equal(
+        result.model.predict(x), read_predictions(trained.load(where), x)
+    )
+    np.savez(file, **{name: value + 1 for name, value in before.items()})
+    with pytest.raises(experiment.DirectoryError, match="other initial weights"):
+        _run(where, **given, total_rounds=3)
+
+
+def read_predictions(run, x):
+    """The outputs of a run's model for images as they are stored."""
+    return run.model().predict_on_batch(run.task.normalize_fn(x), training=False)
+
+
+def test_bfloat16_trains_to_about_the_same_accuracy(whole, tmp_path):
+    _run(tmp_path / "run", mixed_precision="bfloat16")
+    rows = [
+        experiment.RunDirectory(each).summary() for each in (tmp_path / "run", whole[0])
+    ]
+    first, second = (row["final_accuracy"] for row in rows)
+    assert first == pytest.approx(second, abs=0.05) and second > 0.5
+    before, after = _weights(whole[0]), _weights(tmp_path / "run")
+    assert all(value.dtype == np.float32 for value in after.values())
+    assert not any(np.array_equal(before[name], after[name]) for name in before)
+    for name, value in after.items():
+        np.testing.assert_allclose(value, before[name], atol=0.05)
