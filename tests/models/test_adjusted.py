@@ -104,3 +104,20 @@ def test_a_network_of_keras_applications_begins_by_its_seed_and_trains_a_part():
         keras_applications.build_model_fn(
             "keras:MobileNet", image_shape=(8, 8, 1), num_classes=4, seed=0
         )
+
+
+def test_a_step_in_bfloat16_has_about_the_same_loss_and_gradient():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 8, 8, 1)).astype(np.float32), np.arange(32) % 3
+    short_fn = adjusted.AdjustedModelFn(NETWORK, mixed_precision="bfloat16")
+    found = []
+    for model in (NETWORK(), short_fn()):
+        with tf.GradientTape() as tape:
+            loss = model.forward_pass({"x": x, "y": y}).loss
+        gradient = tape.gradient(loss, model.trainable_variables)
+        found.append((loss, np.concatenate([np.ravel(g) for g in gradient])))
+    (loss, exact), (other, short) = found
+    assert loss.dtype == other.dtype == tf.float32
+    assert loss != other and np.isclose(loss, other, rtol=2**-7)
+    norms = np.linalg.norm(exact) * np.linalg.norm(short)
+    assert exact @ short > 0.99 * norms

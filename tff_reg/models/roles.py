@@ -50,6 +50,8 @@ def _of_keras_layer(layer: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
 
     As in PyTorch, the outputs of an embedding are its rows' entries.
     """
+    if getattr(layer, "lora_enabled", False):  # Its kernel is frozen, and a sum.
+        return
     names = " ".join(kind.__name__ for kind in type(layer).__mro__)
     kernel = getattr(layer, "depthwise_kernel", None)
     is_depthwise = kernel is not None or "DepthwiseConv" in names
