@@ -144,6 +144,21 @@ def _frozen_base(keras):
     return keras.Sequential(layers)
 
 
+def _lora(keras):
+    """A network whose pretrained kernels are frozen, beside small ones that train."""
+    L = keras.layers
+    inputs = keras.Input((10,), dtype="int32")
+    x = L.Embedding(20, 6)(inputs)
+    x = L.Conv1D(6, 3, activation="relu")(x)
+    x = L.EinsumDense("abc,cde->abde", (8, 2, 4), bias_axes="de")(x)
+    x = L.Dense(5, activation="relu")(L.Flatten()(x))
+    model = keras.Model(inputs, _head(keras, x))
+    for layer in model.layers[1:-1]:
+        if layer.weights:
+            layer.enable_lora(2)
+    return model
+
+
 def _regularised(keras):
     L = keras.layers
     inputs = keras.Input((8, 8, 3))
@@ -396,6 +411,7 @@ NETWORKS = {
     "nested BatchNorm": Entry(_nested),
     "shared layer": Entry(_shared),
     "frozen base": Entry(_frozen_base),
+    "LoRA": Entry(_lora),
     "regularised": Entry(_regularised),
     "groups and depths": Entry(_groups),
     "Normalization": Entry(_normalised),
