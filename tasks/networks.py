@@ -9,6 +9,7 @@ from tff_reg import lazy, models
 from tff_reg.models import names
 
 adjusted = lazy.module("tff_reg.models.adjusted")
+keras_nets = lazy.module("tff_reg.models.keras_nets")
 keras_applications = lazy.module("tff_reg.models.keras_applications")
 
 
@@ -19,17 +20,27 @@ def model_fn(
     *,
     image_shape: Sequence[int],
     num_classes: int,
+    vocabulary: Optional[int] = None,
 ) -> Callable[[], Any]:
     """Returns the `model_fn` of a network by its name."""
     shape: dict[str, Any] = dict(image_shape=image_shape, num_classes=num_classes)
+    seed = settings["seed"]
     patterns = dict(train=settings["train"], freeze=settings["freeze"])
-    if name in names.KERAS_NAMES:
-        built = keras_applications.build_model_fn(
-            name, seed=settings["seed"], **shape, **patterns
+    if name in names.OF_KIND:
+        built = keras_nets.build_model_fn(
+            name,
+            shape=image_shape,
+            num_classes=num_classes,
+            vocabulary=vocabulary,
+            seed=seed,
+            **patterns,
         )
         return begun(built, settings)
+    if name in names.KERAS_NAMES:
+        built = keras_applications.build_model_fn(name, seed=seed, **shape, **patterns)
+        return begun(built, settings)
     built = models.build_model_fn(
-        name, norm=norm, projector=settings["projector"], seed=settings["seed"], **shape
+        name, norm=norm, projector=settings["projector"], seed=seed, **shape
     )
     more = dict(
         initial_weights=settings["initial_weights"],

@@ -53,6 +53,21 @@ def check_trains(given: Mapping[str, Any], weights: Sequence[Any]) -> None:
         raise SettingError(name, ",".join(given[name]), why)
 
 
+def freeze_keras(model: Any, train: Sequence[str], freeze: Sequence[str]) -> None:
+    """Sets `trainable` of a Keras model's layers and weights by patterns of names."""
+    if not (train or freeze):
+        return
+    names = keras_calls.names_of(model.weights)
+    name_of = {id(variable): name for variable, name in zip(model.weights, names)}
+    constants = frozen(names, train, freeze)
+    for layer in model.layers:
+        if constants.issuperset(name_of[id(v)] for v in layer.weights):
+            layer.trainable = False  # A norm then uses its statistics.
+        for variable in layer.trainable_weights:
+            variable.trainable = name_of[id(variable)] not in constants
+    check_trains({"train": train, "freeze": freeze}, model.trainable_weights)
+
+
 class AdjustedModelFn:
     """The `model_fn` of our networks with given weights and frozen ones.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tff_reg import seam
-from tff_reg.models import adjusted, keras_calls, keras_models
+from tff_reg.models import adjusted, keras_models
 from tff_reg.settings import SettingError
 
 
@@ -40,23 +40,8 @@ def build_model_fn(
             model = keras.Model(base.inputs, dense(base.outputs[0]))
     except ValueError as error:
         raise SettingError("model", name, f"{error}".splitlines()[0]) from error
-    if train or freeze:
-        names = keras_calls.names_of(model.weights)
-        constants = adjusted.frozen(names, train, freeze)
-        _freeze(model, dict(zip(map(id, model.weights), names)), constants)
-        given = {"train": train, "freeze": freeze}
-        adjusted.check_trains(given, model.trainable_weights)
+    adjusted.freeze_keras(model, train, freeze)
     return keras_models.from_keras(model)
-
-
-def _freeze(model: Any, names: dict[int, str], constants: set[str]) -> None:
-    for layer in model.layers:
-        own = [v for v in layer.weights if names[id(v)] not in constants]
-        if not own:  # A norm then uses its statistics.
-            layer.trainable = False
-        for variable in layer.trainable_weights:
-            if names[id(variable)] in constants:
-                variable.trainable = False
 
 
 def _keras() -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from tff_reg.data import keys
 from tff_reg.lazy import tf
-from tff_reg.models import keras_models
+from tff_reg.models import adjusted, keras_models
 
 _WIDTH = 64
 # Of weights with more than one axis; others are constants in Keras.
@@ -21,6 +21,8 @@ def build_model_fn(
     num_classes: int,
     vocabulary: Optional[int] = None,
     seed: int = 0,
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
 ) -> keras_models.KerasModelFn:
     """Makes the `model_fn` of a network, whose last layer gives logits.
 
@@ -32,6 +34,8 @@ def build_model_fn(
       num_classes: Number of classes.
       vocabulary: Number of tokens, of texts.
       seed: Seed of the initial weights, which have Keras's distributions.
+      train: Patterns of the names of the weights that train; empty for all.
+      freeze: Patterns of the names of the weights that do not.
     """
     L = tf.keras.layers
     is_text = vocabulary is not None
@@ -48,6 +52,7 @@ def build_model_fn(
         inputs, L.Dense(num_classes, name="classifier")(x), name="network"
     )
     _initialize(model, seed)
+    adjusted.freeze_keras(model, train, freeze)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return keras_models.from_keras(model, loss_fn=loss)
 

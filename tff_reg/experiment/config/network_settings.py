@@ -55,7 +55,7 @@ def check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         if given.get(name):
             why = "set trainable=False on layers of the Keras model instead."
             raise SettingError(name, given[name], why)
-    if model is None or model in names.KERAS_NAMES:
+    if model is None or model in (*names.OF_KIND, *names.KERAS_NAMES):
         for name in ("norm", "projector", "mixed_precision"):
             if given.get(name) not in (None, "none"):
                 why = "it is for our networks, and the model is of Keras; leave it out."
