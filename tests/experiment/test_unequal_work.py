@@ -205,6 +205,7 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     assert 0 in counted and any(counted), counted
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["rounds_without_training"] == counted.count(0)
+    assert summary["simulated_seconds"] == sum(float(r["cohort/seconds"]) for r in rows)
     assert [float(row["cohort/seconds"]) > 0 for row in rows] == [
         c > 0 for c in counted
     ]

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment.rounds import metrics, privacy, subsets
+from tff_reg.experiment.rounds import metrics, privacy, subsets, unequal_work
 
 EMA_MOMENTUM = 0.9
 # Why a run ended early, `by` which callback, and its `total_rounds`; only in such a
@@ -78,6 +78,11 @@ def summarize(
         "validation_share": settings.get("validation_share"),
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
+        **(
+            {"simulated_seconds": sum(table.column(unequal_work.SECONDS))}
+            if unequal_work.SECONDS in rows[-1]
+            else {}
+        ),
         **_on_demand(measured, of_all, settings),
         **{
             name: _finite(rows[-1][column])

@@ -143,6 +143,11 @@ class Training:
                 "unequal_work needs the clients' whole data: leave"
                 " client_dataset_fn out."
             )
+        if self.unequal_work and self.unequal_work.enough and self.sample_fn:
+            raise ValueError(
+                "over_select draws more clients than count, and sample_fn draws them"
+                " itself: leave one out."
+            )
         if self.client_sampling not in ("fixed", "independent"):
             raise ValueError(
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"
