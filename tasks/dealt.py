@@ -34,7 +34,7 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
     if settings.test_domains:
         data = _without_domains(data, settings.test_domains)
     if settings.validation_share is not None:
-        data = _with_validation(data, settings.validation_share, seed, is_natural)
+        data = _with_validation(data, settings.validation_share, seed)
     if settings.imbalance_factor is not None:
         data = _with_tail(data, settings.imbalance_factor, seed, settings.scale)
     positions = partitions.partition(
@@ -46,6 +46,7 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
         classes_per_client=settings.classes_per_client,
         domains=data.domains,
         clients=data.clients,
+        num_owners=len(data.client_names) or None,
         split_file=settings.split_file,
     )
     if is_natural and settings.scale is not None:
@@ -54,9 +55,7 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
     return data, positions
 
 
-def _with_validation(
-    data: ImageData, share: float, seed: int, is_natural: bool
-) -> ImageData:
+def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     """Replaces the test examples by a share of the training examples."""
     units = np.arange(len(data.y_train)) if data.units is None else data.units
     count = max(1, round(share * np.unique(units).size))
@@ -64,9 +63,6 @@ def _with_validation(
     if count == np.unique(units).size:
         raise SettingError("validation_share", share, "it leaves nothing to train on.")
     train, held = splits.by_share(data.strata(), count, seed=key, units=units)
-    if is_natural and data.clients is not None:  # No client loses all examples.
-        held = natural.kept(held, data.clients)
-        train = np.setdiff1d(np.arange(len(data.clients)), held)
     return data.train_part(train, **data.as_test(held))
 
 

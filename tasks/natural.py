@@ -46,9 +46,3 @@ def named(data: ImageData, settings: TaskSettings) -> tuple[list[str], list | No
     owners = data.test_clients[order]
     ends = (np.searchsorted(owners, chosen, side) for side in ("left", "right"))
     return names, [order[start:end] for start, end in zip(*ends)]
-
-
-def kept(held: np.ndarray, clients: np.ndarray) -> np.ndarray:
-    """Returns held-out positions without those of clients that would have no others."""
-    left = np.setdiff1d(np.arange(len(clients)), held)
-    return held[np.isin(clients[held], clients[left])]

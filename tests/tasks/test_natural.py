@@ -235,14 +235,18 @@ def test_a_table_with_cells_that_are_no_numbers(tmp_path):
         tasks.read("table", **read)
 
 
-def test_held_out_examples_leave_every_client_some(tmp_path):
+def test_clients_keep_their_names_when_all_their_examples_are_held_out(tmp_path):
     _, path = of_table(tmp_path)
-    frame = pandas.read_csv(path)
-    frame["client"] = np.arange(60) // 2
-    frame.to_csv(path, index=False)
-    given = dict(data_dir=str(path), partition="natural", num_clients=24)
-    data, positions = tasks.read("table", validation_share=0.4, **given)
-    assert min(map(len, positions)) >= 1 and len(data.test_clients) == len(data.y_test)
+    frame = pandas.read_csv(path).assign(client=np.arange(60) // 2, split="train")
+    frame.assign(split=["test", *["train"] * 59]).to_csv(path, index=False)
+    given = dict(data_dir=str(path), partition="natural", num_clients=20)
+    data, positions = tasks.read("table", validation_share=0.5, **given)
+    assert min(map(len, positions)) == 0
+    settings = task_settings.TaskSettings(task="table", **given)
+    names, tests = natural.named(data, settings)
+    for name, own, held in zip(names, positions, tests):
+        of_train, of_test = data.clients[own], data.test_clients[held]
+        assert {data.client_names[n] for n in (*of_train, *of_test)} == {name}
 
 
 def test_a_run_measures_the_clients_on_their_own_tests_and_resumes(tmp_path):

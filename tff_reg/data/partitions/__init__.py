@@ -146,6 +146,7 @@ def partition(
     classes_per_client: int | None = None,
     domains: np.ndarray | None = None,
     clients: np.ndarray | None = None,
+    num_owners: int | None = None,
     split_file: str | os.PathLike | None = None,
 ) -> list[np.ndarray]:
     """Partitions examples across clients by a named scheme.
@@ -170,6 +171,8 @@ def partition(
         classes.
       domains: For `domain`: [N] whole numbers, each example's domain.
       clients: For `natural`: [N] whole numbers from 0, each example's client.
+      num_owners: For `natural`: the number of clients, some of which may have nothing;
+        None for those up to the largest number.
       split_file: For `split_file`: the path.
 
     Returns:
@@ -192,6 +195,7 @@ def partition(
         "classes_per_client": classes_per_client,
         "domains": domains,
         "clients": clients,
+        "num_owners": num_owners,
         "split_file": split_file,
     }
     needed = {argument: offered[argument] for argument in scheme.needs}

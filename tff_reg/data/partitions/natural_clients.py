@@ -8,12 +8,17 @@ from tff_reg.lazy import np
 
 
 def natural(
-    labels: np.ndarray, num_clients: int, *, clients: np.ndarray, seed: int
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    clients: np.ndarray,
+    num_owners: int | None,
+    seed: int,
 ) -> list[np.ndarray]:
     """Gives each client its own examples.
 
     >>> from tff_reg.data import partitions
-    >>> partitions.natural([0, 1, 0], 2, clients=[1, 0, 1], seed=0)
+    >>> partitions.partition("natural", [0, 1, 0], 2, clients=[1, 0, 1], seed=0)
     [array([1]), array([0, 2])]
 
     Guaranteed: disjoint. If there are more than `num_clients` clients, the seed draws
@@ -32,9 +37,10 @@ def natural(
             f"There are {owners.size} client numbers for {np.size(labels)} examples;"
             " pass one for each example."
         )
-    chosen = drawn(int(owners.max()) + 1, num_clients, seed)
+    sizes = np.bincount(owners, minlength=num_owners or 0)
+    chosen = drawn(sizes.size, num_clients, seed)
     order = np.argsort(owners, kind="stable").astype(np.int64)
-    parts = np.split(order, np.bincount(owners).cumsum()[:-1])
+    parts = np.split(order, sizes.cumsum()[:-1])
     return [parts[client] for client in chosen]
 
 
