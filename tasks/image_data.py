@@ -46,8 +46,8 @@ class ImageData:
     test_clients: np.ndarray | None = None
     # A distinct name for each client.
     client_names: tuple[str, ...] = ()
-    # The number of tokens of texts, whose examples are rows of token numbers.
-    vocabulary: int | None = None
+    # The tokens of texts, whose examples are rows of their numbers.
+    vocabulary: tuple[str, ...] = ()
     # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
     # Whether normalize_fn is that of the training images' own mean and deviation.

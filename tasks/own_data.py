@@ -71,6 +71,9 @@ class OwnModel:
         rest = {**settings, "initial_weights": None}
         built = lazy.tasks.build(task, **rest)
         _check_model(self._model_fn, built.image_shape, built.num_classes, task)
+        if built.vocabulary:
+            cast = dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
+            built = attrs.evolve(built, augment_fn=cast, normalize_fn=cast)
         return attrs.evolve(built, model_fn=networks.begun(self._model_fn, settings))
 
 

@@ -48,5 +48,5 @@ def load(
         convert,
         [repr(each)[1:-1] for each in _CHARACTERS],
         normalize_fn=dtypes.Cast("int32"),
-        vocabulary=len(_CHARACTERS) + 2,
+        vocabulary=("", "[UNK]", *_CHARACTERS),
     )

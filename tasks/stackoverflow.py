@@ -58,7 +58,7 @@ def load(
         convert,
         words,
         normalize_fn=dtypes.Cast("int32"),
-        vocabulary=len(words) + 3,
+        vocabulary=("", "[UNK]", "[BEGIN]", *words),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tff_reg.data import dtypes
+from tff_reg.data import augmentation, dtypes
 from tff_reg.lazy import np
 from tff_reg.models import names
 from tff_reg.tasks import image_data, tables
@@ -37,10 +37,13 @@ def load(data_dir: str, **columns: Any) -> image_data.ImageData:
         if texts or not frame.shape[1]:
             what = f"texts in {', '.join(texts)}" if texts else "no features"
             raise DataError(f"{data_dir} has {what}; give columns of numbers.")
-        x = frame.to_numpy(np.float64)
+        x = frame.to_numpy(np.float32)
         dtypes.check_finite(x, data_dir)
-        mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
-        x = ((x - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
-        return x, {"normalize_fn": dtypes.Cast("float32")}
+        mean, deviation = (each(x[train], 0, np.float64) for each in (np.mean, np.std))
+        deviation = np.where(deviation > 0, deviation, 1)
+        normalize_fn = augmentation.normalize(
+            mean.tolist(), deviation.tolist(), largest=1.0
+        )
+        return x, {"normalize_fn": normalize_fn}
 
     return tables.load(data_dir, features, **columns)

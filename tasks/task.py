@@ -46,6 +46,7 @@ class Task(tff.simulation.baselines.BaselineTask):
       domains: int32 [n], the domains of the same examples; None without domains.
       test_domains: int32 [m], the domains of the test examples, or None.
       domain_names: One name for each domain.
+      vocabulary: The tokens of texts, in the order of their numbers.
     """
 
     client_data: client_data_lib.ArrayClientData
@@ -58,6 +59,7 @@ class Task(tff.simulation.baselines.BaselineTask):
     domains: Optional[np.ndarray]
     test_domains: Optional[np.ndarray]
     domain_names: tuple
+    vocabulary: tuple
     _test_arrays: tuple
 
     def __attrs_post_init__(self):
@@ -119,7 +121,7 @@ def build(
         norm,
         image_shape=image_shape,
         num_classes=len(data.class_names),
-        vocabulary=data.vocabulary,
+        vocabulary=len(data.vocabulary) or None,
     )
     return Task(
         datasets=_baseline_datasets(client_data, data, normalize_fn),
@@ -138,6 +140,7 @@ def build(
         domains=data.domains,
         test_domains=data.test_domains,
         domain_names=data.domain_names,
+        vocabulary=data.vocabulary,
         test_arrays=(data.x_test, data.y_test),
     )
 

@@ -48,7 +48,7 @@ def load(
         layer.adapt(tf.constant(texts[train]))
         x = np.asarray(layer(tf.constant(texts)), np.float32)
         x[:, 0] = np.maximum(x[:, 0], 1)  # An empty text is one other word.
-        size = len(layer.get_vocabulary())
-        return x, {"normalize_fn": dtypes.Cast("int32"), "vocabulary": size}
+        words = tuple(map(str, layer.get_vocabulary()))
+        return x, {"normalize_fn": dtypes.Cast("int32"), "vocabulary": words}
 
     return tables.load(data_dir, features, **columns)

@@ -10,7 +10,7 @@ from tff_reg.settings import SettingError
 
 # Settings that apply to images and networks for images only.
 _OF_IMAGES = ("augmentation", "norm", "pixel_mean", "pixel_std", "projector")
-_OF_IMAGES += ("rotations", "hues")
+_OF_IMAGES += ("feature_noise", "rotations", "hues")
 
 
 def count_clients(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None:
@@ -23,6 +23,9 @@ def count_clients(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) 
     if values["synthetic_data"]:
         why = "random images have no clients; choose another partition than natural."
         raise SettingError("synthetic_data", True, why)
+    if not hasattr(tasks, "count_clients"):
+        why = "client_data has no clients; give a dict of pairs (x, y) by client."
+        raise SettingError("partition", "natural", why)
     try:
         there = tasks.count_clients(values["task"], values)
     except ValueError as error:
@@ -49,8 +52,7 @@ def check_kind(values: dict[str, Any], given: Mapping[str, Any], task: Any) -> N
     if kind == names.IMAGES:
         return
     values["projector"] = "none"
-    noise = ("feature_noise",) if kind == names.TEXTS else ()
-    for name in (*_OF_IMAGES, *noise):
+    for name in _OF_IMAGES:
         if given.get(name) not in (None, (), "none"):
             why = f"it is for images, and the task {values['task']} has {kind}."
             raise SettingError(name, given[name], why)

@@ -66,6 +66,7 @@ def _metadata(run: TrainedRun, network: Any, images: np.ndarray) -> dict[str, An
         "input": {"shape": [None, *images.shape[1:]], "dtype": images.dtype.name},
         "output": f"{outputs}, in the order of class_names",
         "preprocessing": "in the model",
+        "vocabulary": list(run.task.vocabulary),
         "process": run.config.process,
         "task": run.config.task,
         "model": run.config.model,

@@ -18,6 +18,8 @@ from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.lazy import np
 
 _MEASURED = ("accuracy", "loss")
+# With more, such as the words of a text, the table of confusions would be gigabytes.
+_MOST_CLASSES = 1000
 
 
 class ClientResults(NamedTuple):
@@ -149,6 +151,8 @@ class ClientEvaluation:
     def _per_class(self, predicted: Any) -> list[dict[str, Any]]:
         """Returns the rows of `per_class.csv`, also of classes without examples."""
         classes = [*dict.fromkeys(name for name, _ in self._names)]
+        if len(classes) > _MOST_CLASSES:
+            return []
         confusion = np.zeros([len(self._names), len(classes) + 1], int)
         np.add.at(confusion, (self._tested, predicted), 1)  # -1: none of them.
         rows = []
