@@ -35,9 +35,8 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
       DataError: If a class has no images in a part, or one is damaged, of another size
         or of a kind that is not read.
     """
-    reading.require(data_dir, ["train", "test"], DEFAULTS)
     folders = [os.path.join(data_dir, part) for part in ("train", "test")]
-    if clients(data_dir):
+    if clients(data_dir):  # Which looks for both folders.
         return _of_clients(data_dir, folders, image_size)
     for folder in folders:
         # TFDS reads the files later, but says less about unreadable files, and nothing
@@ -67,6 +66,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
 
 def clients(data_dir: str, **_: Any) -> list[str]:
     """Returns the names of the clients' folders; none if those are of classes."""
+    reading.require(data_dir, ["train", "test"], DEFAULTS)
     folder = os.path.join(data_dir, "train")
     names = reading.folders_in(folder)
     with_folders = [n for n in names if reading.folders_in(os.path.join(folder, n))]

@@ -42,7 +42,9 @@ def load(
         if needs_it and name not in frame:
             setting = "label_column" if name == label else "client_column"
             has = ", ".join(map(str, frame))
-            raise DataError(f"{path} has no column {name}, only {has}; give {setting}.")
+            raise DataError(
+                f"{path} has no column {name}, only {has}; give {setting}=NAME."
+            )
     classes, labels = np.unique(_values(frame, label, path), return_inverse=True)
     if classes.dtype.kind == "f":
         raise DataError(f"{label} in {path} has fractions; give classes.")

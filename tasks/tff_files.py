@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import np, protobuf_message, tf
 from tff_reg.tasks import image_data, natural, reading
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults
 
@@ -62,7 +62,7 @@ class File:
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True)) as base:
                 yield base
-        except sqlite3.Error as error:
+        except (sqlite3.Error, protobuf_message.DecodeError) as error:
             raise DataError(
                 f"{path} is damaged or no file of TFF ({error})."
             ) from error

@@ -52,6 +52,7 @@ class _Keras(_LazyModule):
 if TYPE_CHECKING:
     import dp_accounting
     import dp_accounting.rdp as rdp
+    import google.protobuf.message as protobuf_message
     import h5py
     import IPython.display as ipython_display
     import matplotlib
@@ -96,6 +97,7 @@ else:
     scipy_special = _LazyModule("scipy.special")
     sphinx_build = _LazyModule("sphinx.cmd.build")
     requests = _LazyModule("requests")
+    protobuf_message = _LazyModule("google.protobuf.message")
     pil_image = _LazyModule("PIL.Image")
     # Optional packages.
     pandas = _LazyModule("pandas")
