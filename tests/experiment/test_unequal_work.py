@@ -57,7 +57,7 @@ def test_a_round_ends_when_enough_have_finished_or_at_the_deadline():
     "text, words",
     [
         ("client,speed\na,1\n", "no column steps_per_second"),
-        ("client,steps_per_second\na,1\n", "no row of b and 2 others"),
+        ("client,steps_per_second\na,1\n", "no row of 3 clients, such as b"),
         ("steps_per_second\nfast\n", "line 2 has no numbers"),
         ("steps_per_second\n0\n", "line 2 needs a speed above 0"),
         ("steps_per_second\n", "no rows"),

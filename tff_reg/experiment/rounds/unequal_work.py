@@ -167,7 +167,7 @@ def read_speeds(
         }
     known = dict(found)
     if missing := [name for name in client_ids if name not in known]:
-        why = f"it has no row of {missing[0]} and {len(missing) - 1} others."
+        why = f"it has no row of {len(missing)} clients, such as {missing[0]}."
         raise SettingError("client_speeds", path, why)
     return {name: known[name] for name in client_ids}
 
