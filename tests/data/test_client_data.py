@@ -156,6 +156,10 @@ def test_digests_depend_on_examples_and_partition():
     ):
         first, second = other.digests.values()
         assert (first == of_examples, second == of_split) == is_same
+    # So do those whom test examples of other arrays belong to.
+    same = ArrayClientData(x, y, partition)
+    same.tests = ArrayClientData(x.copy(), y.copy(), swapped)
+    assert data.digests[digests.SPLIT] != same.digests[digests.SPLIT]
     # Another shape or type of the same bytes is something else.
     assert len({digests.of_examples(each) for each in (x, x.reshape(-1))}) == 2
 

@@ -335,7 +335,11 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """Digests of the examples, as they are now, and of their split."""
         if self._parts is not None:
             return self._parts.digests
-        positions = [self.client_positions(name) for name in self._client_ids]
+        sets = [self]
+        if self.tests is not None and self.tests.arrays[1] is not self._y:
+            sets.append(self.tests)  # Else it follows from the settings.
+        names = self._client_ids
+        positions = [each.client_positions(name) for each in sets for name in names]
         return {
             digests.EXAMPLES: digests.of_examples(self._x, self._y),
             digests.SPLIT: digests.of_split(self._client_ids, positions),
