@@ -50,14 +50,6 @@ def other(tmp_path, monkeypatch):
             "peers, recipes, runtime, scale, simulation, start (found nothing)",
         ),
         (
-            ["method"],
-            "peers, recipes, runtime, scale, simulation, start (found method)",
-        ),
-        (
-            ["runtime", "methods"],
-            "scale, simulation, start (found runtime methods)",
-        ),
-        (
             ["nothing", "methods"],
             "scale, simulation, start (found nothing methods)",
         ),

@@ -301,21 +301,12 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
         (["--run_dirs=d", "--processes=fedavg"], ["--processes", "--run_dirs"]),
         (["--run_dirs=d", "--batch_size=2"], ["--batch_size", "are finished"]),
         (["--run_dirs=nowhere"], ["nowhere has no finished run"]),
-        (["--processes=fedavg", "--dry_run", "--batch_size=0"], ["--batch_size=0"]),
         (["--process=fedavg"], ["--process", "--processes"]),
-        (["--procesess=fedavg"], ["--procesess", "did you mean --processes?"]),
         (["--processes=fedavg", "--seed=1"], ["--seed", "--seeds"]),
         (["--processes=fedavg", "--output_dir="], ["--output_dir: it is missing"]),
         (["--processes=fedavg", "--output_dir=/proc/x"], ["cannot be written to"]),
-        (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
-        (["--processes=fedavg", "--baseline=fedavg"], ["=fedavg", "two seeds"]),
-        (["--processes=fedavg", "--settings=seed=1"], ["--settings=seed=1", "vary"]),
         (["--processes=fedavg", "--settings=partition=shards"], ["classes_per_client"]),
         (["--run_dirs=d", "--settings=batch_size=2"], ["--settings", "--run_dirs"]),
-        (
-            ["--processes=man", "--settings=batch_size=2", "--grid=batch_size=2"],
-            ["--settings=batch_size=2: give it or grid"],
-        ),
     ],
 )
 def test_refusals(arguments, words, tmp_path, no_tensorflow):
@@ -404,3 +395,17 @@ def test_listed_commands_give_the_numbers_of_one_after_another(compared, tmp_pat
             for folder in (directory, compared["directory"])
         )
         assert ours == theirs
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_nothing_is_left_where_no_run_could_begin(status, tmp_path):
+    class Failing(commands.InThisProcess):
+        def execute(self, command):
+            return status, "bin/run: there is no TensorFlow Federated."
+
+    directory = tmp_path / "above" / "d"
+    arguments = ["--processes=fedavg", f"--output_dir={directory}"]
+    done = commands.call(compare.main, *arguments, executor=Failing())
+    assert done.returncode == status
+    assert "there is no TensorFlow Federated" in done.stdout + done.stderr
+    assert not directory.parent.exists()

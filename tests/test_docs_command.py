@@ -141,27 +141,6 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "flag, message",
-    [
-        ("docs", "docs is not a flag; --helpfull lists them."),
-        (
-            "--output=x",
-            "--output: there is no such flag (did you mean --output_dir?);"
-            " --helpfull lists them.",
-        ),
-        (
-            "--output_dir=/proc/x",
-            "--output_dir=/proc/x: it cannot be written to (No such file or directory);"
-            " give another one.",
-        ),
-    ],
-)
-def test_refusals(flag, message):
-    done = commands.call(docs.main, flag)
-    assert (done.returncode, done.stderr) == (2, f"bin/docs: {message}\n")
-
-
 def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
     text = docs.README.read_text("utf-8")
     assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -254,25 +253,6 @@ def test_a_finished_directory_gives_its_result_at_once(unbroken, no_tensorflow):
     assert "is finished already" in again.stdout
     assert "Test accuracy" in again.stdout
     assert results(directory) == before
-
-
-@pytest.mark.slow  # test_interruption.py has the same without TensorFlow.
-def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
-    directory = tmp_path / "run"
-    arguments = [*TINY, f"--output_dir={directory}"]
-    process = commands.start("run", *arguments, **PIPES, text=True)
-    maps = pathlib.Path(f"/proc/{process.pid}/maps")
-    ended = commands.stop_when(
-        # TensorFlow is being imported.
-        lambda: "libtensorflow_framework" in maps.read_text(),
-        process,
-        signal.SIGTERM,
-    )
-    assert ended == 143
-    out, err = process.communicate()
-    assert err.splitlines()[-1].startswith("Terminated: ")
-    assert "Traceback" not in out + err
-    assert not (directory / "metrics.csv").exists()
 
 
 # Each setting's own rules: experiment/test_config.py, and test_command_line.py.

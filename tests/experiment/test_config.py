@@ -188,6 +188,7 @@ def test_a_file_without_a_process_is_no_runs():
         ({"process": ""}, "process: it is missing; give a method or a comb"),
         ({"process": "fedalign+fedalign"}, "twice"),
         ({"server_optimizer": "adan"}, "did you mean adam"),
+        ({"settings_of": "feddin"}, "no such settings of (did you mean feddyn?)"),
         ({"fedalign_width": 1.5}, "fedalign_width=1.5"),
         ({"partition": "iid", "concentration": 1.0}, "iid has no concentration"),
         ({"man_strength": 0.1}, "man is not part of process=fedalign"),

@@ -61,11 +61,8 @@ def kept_states(directory):
     }
 
 
-@pytest.mark.parametrize("rounds_per_checkpoint", [3])
-def test_moon_continues_with_what_its_clients_remember(
-    moon, tmp_path, no_pictures, rounds_per_checkpoint
-):
-    period = dict(rounds_per_checkpoint=rounds_per_checkpoint)
+def test_moon_continues_with_what_its_clients_remember(moon, tmp_path, no_pictures):
+    period = dict(rounds_per_checkpoint=3)
     whole = moon.run(tmp_path / "unbroken", **period)
     with pytest.raises(StopHere):
         moon.run(tmp_path / "broken", progress=StopsAfter(3), **period)

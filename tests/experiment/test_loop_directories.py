@@ -1,10 +1,8 @@
 """In which directories a run is refused, and what makes it another run."""
 
 import collections
-import enum
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import types
@@ -178,25 +176,15 @@ class _Above(keras.metrics.Metric):
         return 0.0
 
 
-class _Level(enum.Enum):
-    LOW, HIGH = 0.1, 0.2
-
-
 KINDS = (
     list,
     np.asarray,
-    tf.constant,
     tf.Variable,
     collections.deque,
     _class_of,
     _global,
     _normalization,
     lambda n: {0: n[0]},
-    lambda n: types.SimpleNamespace(n=n),
-    lambda n: pathlib.PurePath(f"{n}"),
-    lambda n: range(int(10 * n[0])),
-    lambda n: slice(n[0]),
-    lambda n: _Level(n[0]),
     lambda n: _Above(n[0]),
     lambda n: _class_of(n)(),
     lambda n: _Scaled(n),

@@ -15,62 +15,50 @@ from tff_reg.experiment.rounds import loop
 pytestmark = pytest.mark.usefixtures("in_process")
 
 
-@pytest.mark.parametrize(
-    "accuracies, rounds_per_checkpoint, total_rounds, best",
-    [
-        # The first of the best, and not again after the resume.
-        ([0.5, 0.75, 0.75, 0.25], 1, 4, 1),
-    ],
-)
-def test_the_model_of_the_best_round_that_was_done_is_kept(
-    run, tmp_path, accuracies, rounds_per_checkpoint, total_rounds, best
-):
+def test_the_model_of_the_best_round_that_was_done_is_kept(run, tmp_path):
     seen = []
 
     def evaluate(weights):
+        # The second is the first of the best, also after the resume.
         seen.append([np.array(w) for w in weights.trainable])
-        return {"loss": 1.0, "accuracy": [*accuracies, 0.5][len(seen) - 1]}
+        return {"loss": 1.0, "accuracy": [0.5, 0.75, 0.75, 0.25, 0.5][len(seen) - 1]}
 
-    arguments = dict(keep_best=True, evaluate=evaluate)
-    arguments["rounds_per_checkpoint"] = rounds_per_checkpoint
+    arguments = dict(total_rounds=4, keep_best=True, evaluate=evaluate)
     with pytest.raises(StopHere):
-        run(tmp_path / "a", total_rounds=4, progress=StopsAfter(3), **arguments)
-    run(tmp_path / "a", total_rounds=total_rounds, **arguments)
-    newest = tmp_path / "a" / "checkpoints" / f"round_{total_rounds:06d}"
+        run(tmp_path / "a", progress=StopsAfter(3), **arguments)
+    run(tmp_path / "a", **arguments)
+    newest = tmp_path / "a" / "checkpoints" / "round_000004"
     for path in (tmp_path / "a", newest):
         with np.load(path / "best_weights.npz") as stored:
             kept = [stored[name] for name in stored.files]
-        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[best])
-    assert not np.array_equal(seen[best][0], seen[2][0])
+        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[1])
+    assert not np.array_equal(seen[1][0], seen[2][0])
     run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
     assert not (tmp_path / "a" / "best_weights.npz").exists()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt])
 def test_what_on_round_raises_ends_the_run_and_no_round_is_lost(
-    run, tiny_data, tmp_path, error
+    run, tiny_data, tmp_path
 ):
     run(tmp_path / "unbroken")
 
     def stop(row):
         if row["round_num"] == 3:
-            raise error
+            raise KeyboardInterrupt
 
     tiny_data.asked.clear()
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "a", rounds_per_checkpoint=5, on_round=stop)
     run(tmp_path / "a", rounds_per_checkpoint=5)
     assert len(tiny_data.asked) == 6 * 3
     assert results(tmp_path / "a") == results(tmp_path / "unbroken")
 
 
-@pytest.mark.parametrize("stopped_after, rounds_per_checkpoint", [(1, 4), (5, 4)])
+@pytest.mark.parametrize("stopped_after, kept", [(1, 0), (5, 4)])
 def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
-    run, tiny_data, tmp_path, stopped_after, rounds_per_checkpoint
+    run, tiny_data, tmp_path, stopped_after, kept
 ):
-    settings = dict(
-        rounds_per_checkpoint=rounds_per_checkpoint, rounds_per_evaluation=2
-    )
+    settings = dict(rounds_per_checkpoint=4, rounds_per_evaluation=2)
     run(tmp_path / "unbroken", **settings)
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(stopped_after), **settings)
@@ -79,7 +67,6 @@ def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
     notes = Notes()
     run(tmp_path / "a", progress=notes, **settings)
     assert results(tmp_path / "a") == results(tmp_path / "unbroken")
-    kept = stopped_after // rounds_per_checkpoint * rounds_per_checkpoint
     assert len(tiny_data.asked) == (6 - kept) * 3
     assert notes.lines == [f"Resuming after round {kept} of 6."] * bool(kept)
     # Events have every round once.
@@ -93,10 +80,7 @@ def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("first", [3])
-def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
-    run, tmp_path, first
-):
+def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(run, tmp_path):
     evaluated = []
 
     def evaluate(weights):
@@ -116,8 +100,8 @@ def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
         return results(tmp_path / folder)
 
     at_once = files("whole", 6)
-    begun = files("a", first)
-    assert begun[0][first - 1]["evaluation/accuracy"] != ""
+    begun = files("a", 3)
+    assert begun[0][2]["evaluation/accuracy"] != ""
     # As it goes on, up to a round that is not evaluated: the best is what it was.
     with pytest.raises(StopHere):
         run(
@@ -125,12 +109,11 @@ def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
             rounds_per_evaluation=2,
             keep_best=True,
             evaluate=evaluate,
-            progress=StopsAfter(first + 1),
+            progress=StopsAfter(4),
         )
     table = finished.rows(tmp_path / "a" / "metrics.csv")
-    last = table[first - 1]
-    assert last["evaluation/loss"] == last["evaluation/accuracy"] == ""
-    assert table[: first - 1] == at_once[0][: first - 1]
+    assert table[2]["evaluation/loss"] == table[2]["evaluation/accuracy"] == ""
+    assert table[:2] == at_once[0][:2]
     best = tmp_path / "a" / "best_weights.npz"
     assert best.read_bytes() != begun[-1][pathlib.Path(best.name)]
 

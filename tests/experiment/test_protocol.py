@@ -1,10 +1,8 @@
 """One protocol for all that is compared; what is a method's own; what differs."""
 
-import pytest
-
 from tests import commands
-from tests.experiment import finished, test_tuning
-from tff_reg import experiment, settings, tasks
+from tests.experiment import test_tuning
+from tff_reg import experiment, tasks
 from tff_reg.commands import compare
 from tff_reg.experiment.config import run_config as config
 from tff_reg.experiment.report import protocol
@@ -95,24 +93,6 @@ def recipe_momentum():
     return tasks.recipes.settings("fedmlb/table1/fedavgm")["server_momentum"]
 
 
-@pytest.mark.parametrize(
-    "requested, words",
-    [
-        ({"settings_of": "feddin"}, "no such settings of (did you mean feddyn?)"),
-        (
-            {"settings_of": "task", "recipe": "man/table1/fedavg"},
-            "settings_of=task: leave it out: the recipe has all settings.",
-        ),
-    ],
-)
-def test_whose_settings_cannot_be_is_refused_in_one_sentence(
-    tmp_path, requested, words
-):
-    with pytest.raises(settings.SettingError) as caught:
-        plan(tmp_path, "fedavg", **requested)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_a_run_says_whose_its_settings_are():
     def source(**requested):
         values = config.RunConfig.of(requested).resolved().dump()
@@ -127,35 +107,6 @@ def test_a_run_says_whose_its_settings_are():
     )
     assert source(process="man", settings_of="task") == "the task digits"
     assert source(recipe="man/table1/feddyn") == "the recipe man/table1/feddyn"
-
-
-@pytest.mark.parametrize(
-    "requested, is_one",
-    [({}, True), ({"settings_of": "each"}, False)],
-    ids=["one protocol", "none"],
-)
-def test_a_table_has_the_protocol_or_the_differences(
-    tmp_path, no_pictures, requested, is_one
-):
-    asked = {"output_dir": str(tmp_path), "total_rounds": 2, **requested}
-    planned = series.plan(
-        experiment.RunConfig.of(asked), processes=("fedavg", "feddyn"), seeds=(0, 1)
-    )
-    for run in planned:
-        accuracy = (
-            0.5 if run.config.process == "fedavg" else 0.4 + 0.001 * run.config.seed
-        )
-        finished.finish(run, [accuracy] * run.config.total_rounds)
-    experiment.compare([run.directory for run in planned], tmp_path)
-    text = " ".join((tmp_path / "table.md").read_text("utf-8").split())
-    assert ("**50.00 ± 0.00**" in text) == ("In bold: the best" in text) == is_one
-    if is_one:
-        assert "Protocol: task=digits, " in text
-        assert "differ in" not in text
-    else:
-        assert "**" not in text
-        assert "no common protocol. Nothing is in bold" in text
-        assert " num_clients: 16 (fedavg), 100 (feddyn);" in text
 
 
 def test_another_number_is_a_difference_but_for_what_tuning_chose():

@@ -1,6 +1,5 @@
 """A run from its config, as notebooks and services start it."""
 
-import json
 import pathlib
 import types
 
@@ -139,25 +138,6 @@ def test_tasks_may_be_ones_own(tmp_path):
     assert training.total_rounds == 1 and training.settings["task"] == "mine"
     with pytest.raises(settings.SettingError, match="task=digits: .*one of mine"):
         check(experiment.RunConfig(process="fedavg", task="digits"), own)
-
-
-@pytest.mark.parametrize(
-    "asked, message",
-    [
-        ({"task": "pacs"}, "There are no data: download http"),
-        ({"batch_size": 7}, "has a run with batch_size=32, not 7; give another one"),
-        ({"total_rounds": 1}, "has done 2 rounds already, and total_rounds=1; ask"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, message):
-    asked = {"process": "fedavg", "output_dir": str(tmp_path / "run"), **asked}
-    (tmp_path / "run" / "checkpoints" / "round_000002").mkdir(parents=True)
-    config = {"made_by": "tff_reg", "total_rounds": 3}
-    if "batch_size" in asked:
-        config["batch_size"] = 32
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message):
-        check(experiment.RunConfig(**asked))
 
 
 @pytest.mark.parametrize(

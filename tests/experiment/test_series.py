@@ -139,26 +139,6 @@ def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
     assert not plan(tmp_path, total_rounds=3)[2].is_finished
 
 
-def test_a_run_with_other_settings_or_more_rounds_is_refused(tmp_path):
-    finished.finish(plan(tmp_path)[3], [0.5] * 3)
-    for requested, words in (
-        ({"batch_size": 8}, "fedprox-seed1: it has a run"),
-        ({}, "has done 3 rounds already"),
-    ):
-        with pytest.raises(experiment.DirectoryError, match=words):
-            plan(tmp_path, **requested)
-
-
-def test_directories_that_hold_something_else_are_refused(tmp_path):
-    (tmp_path / "file").write_text("1")
-    with pytest.raises(experiment.DirectoryError, match="file.*: it cannot be read"):
-        plan(tmp_path / "file")
-    (tmp_path / "e" / "fedprox-seed0").mkdir(parents=True)
-    (tmp_path / "e" / "fedprox-seed0" / "thesis.tex").write_text("precious")
-    with pytest.raises(experiment.DirectoryError, match="left alone"):
-        plan(tmp_path / "e")
-
-
 @pytest.mark.parametrize(
     "program, why",
     [

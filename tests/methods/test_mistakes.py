@@ -97,10 +97,6 @@ def _assigning_term(self, step):
     return step.task_loss
 
 
-def _random_memory(self, server):
-    return {"s": [tf.random.normal(d.shape, 0, 1, d.dtype) for d in server.delta_sum]}
-
-
 def _changing_memory(self, local):
     local.memory["s"][0] = local.weights[0] + 1.0
     return methods.Finished(memory=local.memory)

@@ -102,16 +102,6 @@ def _residual_by_plus(keras):
     return keras.Model(inputs, _head(keras, L.Flatten()(x)))
 
 
-def _u_net(keras):
-    L = keras.layers
-    inputs = keras.Input((8, 8, 3))
-    high = L.Conv2D(4, 3, padding="same", activation="relu")(inputs)
-    low = L.Conv2D(6, 3, strides=2, padding="same", activation="relu")(high)
-    up = L.Conv2DTranspose(4, 3, strides=2, padding="same")(low)
-    x = L.Conv2D(3, 3, padding="same")(L.Concatenate()([high, up]))
-    return keras.Model(inputs, _head(keras, L.GlobalAveragePooling2D()(x)))
-
-
 def _nested(keras):
     L = keras.layers
     inner = keras.Sequential(
@@ -214,23 +204,6 @@ def _text(keras, layer):
     return keras.Model(inputs, _head(keras, layer(x)))
 
 
-def _stacked(keras):
-    first = keras.layers.LSTM(4, return_sequences=True)
-    second = keras.layers.LSTM(4)
-    return _text(keras, lambda x: second(first(x)))
-
-
-def _text_cnn(keras):
-    L = keras.layers
-    inputs = keras.Input((12,), dtype="int32")
-    x = L.Embedding(20, 6)(inputs)
-    pooled = [
-        L.GlobalMaxPooling1D()(L.Conv1D(4, size, activation="relu")(x))
-        for size in (2, 3)
-    ]
-    return keras.Model(inputs, _head(keras, L.Concatenate()(pooled)))
-
-
 def _transformer_block(keras, x, width):
     L = keras.layers
     y = L.LayerNormalization()(x)
@@ -245,27 +218,6 @@ def _text_transformer(keras):
     x = L.Embedding(20, 8)(inputs)
     for _ in range(2):
         x = _transformer_block(keras, x, 8)
-    return keras.Model(inputs, _head(keras, L.GlobalAveragePooling1D()(x)))
-
-
-def _vision_transformer(keras):
-    L = keras.layers
-
-    class Positions(L.Layer):
-        def build(self, shape):
-            self.table = self.add_weight(
-                shape=(1, *shape[1:]), initializer="glorot_uniform", name="table"
-            )
-
-        def call(self, x):
-            return x + self.table
-
-    inputs = keras.Input((8, 8, 3))
-    x = L.Reshape((16, 8))(L.Conv2D(8, 2, strides=2)(inputs))
-    x = Positions()(x)
-    for _ in range(2):
-        x = _transformer_block(keras, x, 8)
-    x = L.LayerNormalization()(x)
     return keras.Model(inputs, _head(keras, L.GlobalAveragePooling1D()(x)))
 
 
@@ -335,16 +287,6 @@ def _mean_of_softmaxes(keras):
     return keras.Model(inputs, L.Average()(shares))
 
 
-def _own_softmax(keras):
-    class Cold(keras.layers.Layer):
-        def call(self, x):
-            return tf.nn.softmax(x / 4)
-
-    L = keras.layers
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(CLASSES), Cold()]
-    return keras.Sequential(layers)
-
-
 def _subclassed(keras):
     L = keras.layers
 
@@ -407,7 +349,6 @@ NETWORKS = {
     ),
     "residual": Entry(_residual),
     "residual by +": Entry(_residual_by_plus),
-    "U-Net": Entry(_u_net),
     "nested BatchNorm": Entry(_nested),
     "shared layer": Entry(_shared),
     "frozen base": Entry(_frozen_base),
@@ -421,10 +362,7 @@ NETWORKS = {
     "GRU, both directions": Entry(
         lambda k: _text(k, k.layers.Bidirectional(k.layers.GRU(4)))
     ),
-    "stacked LSTM with a mask": Entry(_stacked),
-    "text CNN": Entry(_text_cnn),
     "text transformer": Entry(_text_transformer),
-    "vision transformer": Entry(_vision_transformer),
     "custom layers": Entry(_custom_layer),
     "sub-classed": Entry(_subclassed, IMAGE),
     "sub-classed, no training argument": Entry(_subclassed_without_training, IMAGE),
@@ -471,12 +409,6 @@ NETWORKS = {
         )
     ),
     "mean of two softmaxes": Entry(_mean_of_softmaxes),
-    "own softmax": Entry(_own_softmax),
-    "softmax of a softmax": Entry(
-        _stack(lambda L: [L.Flatten(), L.Dense(CLASSES, "softmax"), L.Softmax()])
-    ),
-    # Its outputs are taken as logits.
-    "sigmoid": Entry(_stack(lambda L: [L.Flatten(), L.Dense(CLASSES, "sigmoid")])),
     "dropout and noise": Entry(_random),
 }
 

@@ -167,9 +167,3 @@ def test_batches_carry_their_key_or_get_a_fresh_one():
     plain = data_forms.BatchedData()
     first, second = (plain.run(step, None, element) for _ in range(2))
     assert list(first) != list(second)
-
-
-@pytest.mark.parametrize("name", ["batch_size", "local_epochs"])
-def test_raises_below_one(name):
-    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
-        data_forms.WholeClientData(**{"batch_size": 1, name: 0})

@@ -38,17 +38,3 @@ def test_the_adaptive_servers_are_processes(process, kind, betas):
     assert found.server_optimizer == kind
     assert (found.server_beta1, found.server_beta2) == betas
     assert (found.server_learning_rate, found.server_epsilon) == (0.01, 1e-3)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"batch_size": 0}, "batch_size=0: it must be at least 1."),
-        ({"server_optimizer": "adan"}, "did you mean adam"),
-    ],
-)
-def test_raises_on_what_cannot_be(changes, message):
-    with pytest.raises(settings.SettingError, match=message):
-        training.ProcessSettings.of("man", **changes)
-    with pytest.raises(catalogue.UnknownProcessError):
-        training.ProcessSettings.of("mann")

@@ -39,8 +39,23 @@ def test_steps_decay_after_their_rounds_and_a_warm_up_grows_to_the_schedule():
     schedule = schedules.warmup(4, schedule)
     rounds = [schedule(tf.constant(number)) for number in range(5)]
     np.testing.assert_allclose(rounds, [0.25, 0.5, 0.075, 0.01, 0.01], rtol=1e-12)
-    with pytest.raises(ValueError, match="rounds from 1"):
-        schedules.step(0.1, (0, 2))
+
+
+@pytest.mark.parametrize(
+    "build, words",
+    [
+        (lambda: schedules.step(0.1, (0, 2)), "rounds from 1"),
+        (
+            lambda: schedules.listed([1, 0]),
+            "each finite and above",
+        ),
+        (lambda: schedules.exponential(1.1), r"decay must be in \(0, 1\]"),
+        (lambda: schedules.cosine(0), "at least one round"),
+    ],
+)
+def test_raises_on_numbers_out_of_range(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()
 
 
 def test_the_server_takes_steps_by_its_schedule(in_process):
@@ -100,32 +115,3 @@ def test_a_process_trains_with_the_rates_of_a_function(in_process):
         training.build(
             "fedavg", linear.model_fn, client_learning_rate=lambda number: 0.1
         )
-
-
-@pytest.mark.parametrize(
-    "factors",
-    [
-        [],
-        [1, 0],
-    ],
-)
-def test_raises_on_listed_factors_out_of_range(factors):
-    with pytest.raises(ValueError, match="at least one factor, each finite and above"):
-        schedules.listed(factors)
-
-
-@pytest.mark.parametrize(
-    "decay",
-    [
-        0.0,
-        1.1,
-    ],
-)
-def test_raises_on_a_decay_out_of_range(decay):
-    with pytest.raises(ValueError, match=r"decay must be in \(0, 1\]"):
-        schedules.exponential(decay)
-
-
-def test_raises_on_a_cosine_of_no_rounds():
-    with pytest.raises(ValueError, match="at least one round"):
-        schedules.cosine(0)
