@@ -154,9 +154,6 @@ def read_npz(
     for name in names:
         if name not in content:
             raise DataError(f"{path} has no array {name}.")
-    for name, array in content.items():
-        if not array.ndim:
-            raise DataError(f"{path} has one value as {name}; it must be an array.")
     return content
 
 

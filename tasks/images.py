@@ -50,11 +50,6 @@ def list_folder(folder: str) -> list[str]:
                             f" move them up into {folder}, or the folder away."
                         )
                     continue
-                if not entry.is_file():
-                    raise DataError(
-                        f"{entry.path} is named like an image, but is no file; move it"
-                        " away."
-                    )
                 paths.append(entry.path)
     except OSError as error:
         where = error.filename or folder
@@ -117,8 +112,6 @@ def decode_all(
         finally:
             for _, job in window:
                 job.cancel()
-    if images is None:
-        raise DataError("There are no images to read.")
     return images
 
 

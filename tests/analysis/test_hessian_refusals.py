@@ -37,7 +37,6 @@ WRONG = [
     (dict(model=wrapped), "not a SimpleNamespace"),
     (dict(loss=0.0), "needs variables"),
     (dict(loss=0.0, variables=[]), "no variables"),
-    (dict(loss=0.0, variables=[np.ones(2)]), "among them is a ndarray"),
     (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
     (dict(loss=0.0, variables=[_LOST]), "does not depend on the variable 'v'"),
     (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),

@@ -264,12 +264,6 @@ class TestRefusals:
         with pytest.raises(tf.errors.InvalidArgumentError, match="no such client"):
             list(dataset)
 
-    @pytest.mark.parametrize("key", [[1], [1.5, 2.0], np.zeros((2, 2), np.int64)])
-    def test_raises_on_a_key_that_is_not_two_integers(self, key):
-        _, _, _, data = _data()
-        with pytest.raises(client_data_lib.ClientDataError, match="key"):
-            data.whole_client_dataset("client_0000", key)
-
     def test_raises_on_arrays_that_do_not_fit_together(self):
         x, y = _arrays()
         for arguments, words in [

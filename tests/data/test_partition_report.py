@@ -47,28 +47,6 @@ def test_rows_have_a_cell_for_each_domain_and_class():
     }
 
 
-def test_wrong_or_duplicate_names_are_refused():
-    dealt = [np.arange(7)]
-    for call, words in (
-        (
-            lambda: partition_report.report(_LABELS, dealt, class_names=list("aab")),
-            "a, a, b are the same",
-        ),
-        (
-            lambda: partition_report.report(_LABELS, [], class_names="abc"),
-            "at least one client",
-        ),
-        (
-            lambda: _report(domains=_DOMAINS, domain_names=["photo", "photo"]),
-            "photo, photo are the same",
-        ),
-        (lambda: _report(client_ids=["a"]), "1 names for 3 clients"),
-        (lambda: _report(domains=_DOMAINS, domain_names=["one"]), "num_classes"),
-    ):
-        with pytest.raises(partitions.PartitionError, match=words):
-            call()
-
-
 def test_the_csv_file_has_the_rows(tmp_path):
     held = _report(client_ids=["a", "b,c", "d"])
     held.write_csv(tmp_path / "t.csv")

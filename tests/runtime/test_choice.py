@@ -27,8 +27,6 @@ def _increment():
     "arguments, message",
     [
         (dict(kind="gpu"), "must be one of in_process, ray, found 'gpu'"),
-        (dict(kind="in_process", clients_in_parallel=0), "at least 1"),
-        (dict(kind="in_process", default_num_clients=-1), "at least 0, found -1"),
         (dict(kind="in_process", devices=[]), "is empty"),
         (dict(kind="in_process", devices="GPU:²"), "or GPU:1, found .GPU:²"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
@@ -36,7 +34,6 @@ def _increment():
         (dict(kind="in_process", data_on_nodes=True), "takes no data_on_nodes"),
         (dict(kind="ray", ray_address="a"), "host:port, found 'a'"),
         (dict(kind="ray", ray_address="a:0"), "host:port, found 'a:0'"),
-        (dict(kind="ray", cpus_per_client=0), "above 0, found 0"),
     ],
     ids=str,
 )

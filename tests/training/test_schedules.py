@@ -41,23 +41,6 @@ def test_steps_decay_after_their_rounds_and_a_warm_up_grows_to_the_schedule():
     np.testing.assert_allclose(rounds, [0.25, 0.5, 0.075, 0.01, 0.01], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "build, words",
-    [
-        (lambda: schedules.step(0.1, (0, 2)), "rounds from 1"),
-        (
-            lambda: schedules.listed([1, 0]),
-            "each finite and above",
-        ),
-        (lambda: schedules.exponential(1.1), r"decay must be in \(0, 1\]"),
-        (lambda: schedules.cosine(0), "at least one round"),
-    ],
-)
-def test_raises_on_numbers_out_of_range(build, words):
-    with pytest.raises(ValueError, match=words):
-        build()
-
-
 def test_the_server_takes_steps_by_its_schedule(in_process):
     dataset = tf.data.Dataset.from_tensors(linear.batch(0))
     start = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]

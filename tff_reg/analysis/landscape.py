@@ -162,8 +162,6 @@ def write_landscapes(
     highest: Optional[float] = None,
 ) -> None:
     """Draws landscapes side by side on one scale: surfaces, and contours below."""
-    if not landscapes:
-        raise ValueError("There is no landscape to draw.")
     finite = np.concatenate(
         [each.losses[np.isfinite(each.losses)] for each in landscapes.values()]
     )

@@ -153,14 +153,6 @@ def _checked(variables) -> list:
     ]
     if not variables:
         raise UnsuitableModelError("There are no variables to differentiate by.")
-    if len({id(v) for v in variables}) < len(variables):
-        raise UnsuitableModelError("A variable is there twice: name each once.")
-    for variable in variables:
-        if not isinstance(variable, tf.Variable):
-            raise UnsuitableModelError(
-                "variables must hold tf.Variables, but among them is a "
-                f"{type(variable).__name__}."
-            )
     return variables
 
 

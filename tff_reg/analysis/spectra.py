@@ -92,8 +92,6 @@ def write_singular_values(
     singular_values: Mapping[str, Sequence[float]],
 ) -> None:
     """Draws singular values by rank."""
-    if not singular_values:
-        raise ValueError("There are no singular values to draw.")
     axes = curves.new_axes()
     for index, (name, values) in enumerate(singular_values.items()):
         axes.plot(
@@ -115,8 +113,6 @@ def write_densities(
     densities: Mapping[str, estimates.SpectralDensity],
 ) -> None:
     """Draws spectral densities on a logarithmic scale."""
-    if not densities:
-        raise ValueError("There is no spectral density to draw.")
     axes = curves.new_axes()
     highest = max(float(np.max(density)) for _, density in densities.values())
     floor = _LOWEST_DENSITY * highest

@@ -305,11 +305,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
           A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
           with x as stored, even if n is 0, and with the `work` if it is given. Its
           attribute `recipe` is its `Recipe`.
-
-        Raises:
-          ClientDataError: If `key` is not two integers.
         """
-        make = functools.partial(elements.whole_client, _check_key(key), work)
+        make = functools.partial(elements.whole_client, np.asarray(key, np.int64), work)
         examples = self.client_examples(client_id)
         dataset = make(examples)
         dataset.recipe = Recipe(
@@ -373,19 +370,11 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         Returns:
           A data set of `OrderedDict(x=float32 [b, ...], y=int32 [b])`, and with
           `include_key` also `key=int64 [2]`; empty for a client without examples.
-
-        Raises:
-          ClientDataError: If an argument is out of range.
         """
-        if batch_size < 1 or local_epochs < 1:
-            raise ClientDataError(
-                f"batch_size is {batch_size} and local_epochs is {local_epochs}; both "
-                "must be at least 1."
-            )
         examples = self.client_examples(client_id)
         count = len(examples["y"])
         x, y = tf.constant(examples["x"]), tf.constant(examples["y"])
-        key = tf.constant(_check_key(key))
+        key = tf.constant(key, tf.int64)
 
         def epoch_batches(epoch):
             order = keys.epoch_order(key, epoch, count)
@@ -423,13 +412,3 @@ def _loaded(
 @functools.lru_cache(maxsize=1)
 def _built(build: bytes) -> ArrayClientData:
     return pickle.loads(build)()
-
-
-def _check_key(key: np.ndarray) -> np.ndarray:
-    key = np.asarray(key)
-    if key.shape != (2,) or key.dtype.kind not in "iu":
-        raise ClientDataError(
-            f"key has shape {key.shape} and dtype {key.dtype}; pass two integers, "
-            "such as client_key gives."
-        )
-    return key.astype(np.int64)

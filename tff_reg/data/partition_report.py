@@ -332,17 +332,6 @@ def report(
     | 1 | 1 | 1 | 0.00 | 1 | 0 |
     """
     names = range(len(partition)) if client_ids is None else client_ids
-    if not len(partition) or len(names) != len(partition):
-        raise partitions.PartitionError(
-            f"There are {len(names)} names for {len(partition)} clients; pass at least "
-            "one client, and one name for each."
-        )
-    for kind in (class_names, domain_names):
-        if len(set(map(str, kind))) < len(kind):
-            raise partitions.PartitionError(
-                f"Some of the names {', '.join(map(str, kind))} are the same; give"
-                " classes and domains different names."
-            )
     counts = partitions.class_counts(labels, partition, len(class_names))
     domain_counts = np.zeros((len(partition), 0), np.int64)
     if domains is not None:

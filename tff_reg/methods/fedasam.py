@@ -74,6 +74,6 @@ class FedASAM(fedsam.FedSAM):
             for v in local.weights
         ]
         scaled = [g if t is None else t * g for t, g in zip(scales, gradient)]
-        norm = fedsam.global_norm(scaled) + fedsam.NORM_EPSILON
+        norm = fedsam.global_norm(scaled) + self._norm_epsilon
         factor = self.radius / norm
         return [factor * (g if t is None else t * g) for t, g in zip(scales, scaled)]

@@ -114,7 +114,7 @@ class FedGloSS(fedsam.FedSAM):
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         radius = self._radius(local.round_num, gradient[0].dtype)
-        return fedsam.ascend(gradient, radius, fedsam.NORM_EPSILON)
+        return fedsam.ascend(gradient, radius, self._norm_epsilon)
 
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors

@@ -102,9 +102,6 @@ class FedMLB(method.Method):
 
     def __post_init__(self):
         super().__post_init__()
-        if len(set(self.paths)) != len(self.paths):
-            why = "each path may be there once."
-            raise settings.SettingError("fedmlb_paths", self.paths, why)
 
     def check_network(self, network: method.BlockModel) -> None:
         num_paths = len(network.blocks) - 1

@@ -25,9 +25,6 @@ from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import cards, method, papers
 
-# Added to the norm, as in the MAN authors' code.
-NORM_EPSILON = 1e-16
-
 
 @dataclasses.dataclass(frozen=True)
 class FedSAM(method.Method):
@@ -43,6 +40,8 @@ class FedSAM(method.Method):
         "Local minima that are sharp; a step costs two gradients.",
     )
     paper_settings = papers.MAN
+    # Added to the norm, as in the MAN authors' code.
+    _norm_epsilon = 1e-16
 
     radius: float = settings.setting(
         0.05,
@@ -72,7 +71,7 @@ class FedSAM(method.Method):
         Returns:
           One tensor per weight.
         """
-        return ascend(gradient, self.radius, NORM_EPSILON)
+        return ascend(gradient, self.radius, self._norm_epsilon)
 
 
 def ascend(gradient: Sequence[Any], radius: float, epsilon: float) -> method.Tensors:

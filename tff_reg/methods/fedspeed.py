@@ -28,11 +28,9 @@ from typing import Any
 from tff_reg import settings
 from tff_reg.methods import cards, drift, feddyn, fedsam, memories, method
 
-_NORM_EPSILON = 1e-7
-
 
 @dataclasses.dataclass(frozen=True)
-class FedSpeed(feddyn.FedDyn):
+class FedSpeed(fedsam.FedSAM, feddyn.FedDyn):
     """FedDyn with a gradient taken after an ascent step."""
 
     name = "fedspeed"
@@ -46,6 +44,7 @@ class FedSpeed(feddyn.FedDyn):
         cards.NUMPY,
     )
     exclusive = (method.DRIFT,)
+    _norm_epsilon = 1e-7
     server_step = (
         "plain mean of the clients plus fedspeed's memory, the mean of h over all"
         " clients"
@@ -85,14 +84,11 @@ class FedSpeed(feddyn.FedDyn):
     def begin(self, local: method.Local) -> tuple[Any, ...]:
         return tuple(memories.zeros(local.start)) if self._adds_previous else ()
 
-    def gradient(
-        self, local: method.Local, gradient_at: method.GradientAt
+    def perturbation(
+        self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        gradient = gradient_at()
-        if not self.radius:
-            return gradient
         way = drift.plus(gradient, local.state) if self._adds_previous else gradient
-        return gradient_at(fedsam.ascend(way, self.radius, _NORM_EPSILON))
+        return super().perturbation(local, way)
 
     def keep(self, local: method.Local, gradient: method.Tensors) -> tuple[Any, ...]:
         return tuple(gradient) if self._adds_previous else ()

@@ -20,11 +20,9 @@ import dataclasses
 from tff_reg import settings
 from tff_reg.methods import cards, fedcm, fedsam, method
 
-_NORM_EPSILON = 1e-7
-
 
 @dataclasses.dataclass(frozen=True)
-class MoFedSAM(fedcm.FedCM):
+class MoFedSAM(fedsam.FedSAM, fedcm.FedCM):
     """Client-level momentum with sharpness-aware gradients."""
 
     name = "mofedsam"
@@ -36,6 +34,7 @@ class MoFedSAM(fedcm.FedCM):
         "FedCM's use; a step costs two gradients.",
     )
     exclusive = (method.DRIFT,)
+    _norm_epsilon = 1e-7
 
     radius: float = settings.setting(
         0.1,
@@ -43,11 +42,3 @@ class MoFedSAM(fedcm.FedCM):
         help="rho, the radius of the perturbation. 0 is FedCM.",
         minimum=0,
     )
-
-    def gradient(
-        self, local: method.Local, gradient_at: method.GradientAt
-    ) -> method.Tensors:
-        gradient = gradient_at()
-        if not self.radius:
-            return gradient
-        return gradient_at(fedsam.ascend(gradient, self.radius, _NORM_EPSILON))

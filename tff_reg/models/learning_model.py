@@ -234,10 +234,6 @@ def build_model_fn(
     if norm is None:
         norm = names.norms_of(str(model_name))[0]
     _check_names(model_name, norm, projector)
-    if len(image_shape) != 3:
-        raise ValueError(
-            f"image_shape is {tuple(image_shape)}; pass (height, width, channels)."
-        )
 
     build_network = names.builder(model_name)
 

@@ -97,18 +97,6 @@ class Options:
             raise ValueError(
                 f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
             )
-        for name in ("clients_in_parallel", "intra_op_threads"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, or None for the "
-                    f"default, found {value!r}."
-                )
-        if type(self.default_num_clients) is not int or self.default_num_clients < 0:
-            raise ValueError(
-                "default_num_clients must be a whole number of at least 0, found "
-                f"{self.default_num_clients!r}."
-            )
         for name in _NOT_TAKEN[kind]:
             value = getattr(self, name)
             if value != getattr(Options, name):  # Its default.
@@ -121,10 +109,6 @@ class Options:
             raise ValueError(
                 "gpus_per_client must be a share of a GPU, from 0 to 1, found "
                 f"{self.gpus_per_client!r}."
-            )
-        if not self.cpus_per_client > 0:
-            raise ValueError(
-                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
             )
 
 

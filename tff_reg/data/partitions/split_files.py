@@ -83,8 +83,4 @@ def _read_split_file(path: str | os.PathLike) -> dict:
             f"The split file {path} must hold one dict from client numbers to lists of "
             "positions, such as {0: [3, 17], 1: [5]}."
         )
-    if max((abs(one) for own in clients.values() for one in own), default=0) >= 2**63:
-        raise dealing.PartitionError(
-            f"The split file {path} has positions beyond 64 bits."
-        )
     return clients
