@@ -144,8 +144,7 @@ def read_npz(
       The arrays by name.
 
     Raises:
-      DataError: If the file is damaged, lacks an array, or holds pickled objects or a
-        single value.
+      DataError: If the file is damaged, lacks an array, or holds pickled objects.
     """
     try:
         content = files.read_npz(path, {*names, *extras}.__contains__)

@@ -110,7 +110,6 @@ class ImageData:
 
         Raises:
           DataError: If the lengths do not fit the number of channels.
-          AugmentationError: If a number is out of range.
         """
         channels = self.x_train.shape[-1]
         if len(mean) != len(std) or len(mean) not in (1, channels):

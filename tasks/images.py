@@ -30,8 +30,8 @@ def list_folder(folder: str) -> list[str]:
     """Lists the paths of a folder's images, sorted by name.
 
     Raises:
-      DataError: If the folder cannot be read or has no images; if it contains a folder,
-        an image of another kind, or something else that is named like an image.
+      DataError: If the folder cannot be read or has no images; if it contains a folder
+        or an image of another kind.
     """
     paths = []
     try:

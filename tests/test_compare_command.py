@@ -194,6 +194,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
         "sample_fn",
         digests.DATA,
         digests.DEALT,
+        digests.INITIAL_WEIGHTS,
         *digests.FUNCTIONS,
     }
 

@@ -85,22 +85,6 @@ def test_single_examples_come_the_same_eagerly_in_a_graph_and_from_tff():
                 assert np.array_equal(example["x"], x[position])
 
 
-def test_works_as_tffs_own_client_data_does():
-    x, y, partition, data = _data()
-    everything = _drain(data.create_tf_dataset_from_all_clients(seed=0))
-    assert sorted(e["y"] for e in everything) == sorted(y[np.concatenate(partition)])
-    batched = data.preprocess(lambda dataset: dataset.batch(4))
-    sizes = [len(e["y"]) for e in batched.create_tf_dataset_for_client("client_0000")]
-    assert sizes == [4, 3]
-    assert len(list(data.datasets(limit_count=2))) == 2
-    computation = data.dataset_computation
-    assert computation.type_signature.result == tff.SequenceType(
-        collections.OrderedDict(
-            x=tff.TensorType(np.uint8, [2, 3, 2]), y=tff.TensorType(np.int32)
-        )
-    )
-
-
 def test_whole_client_form_is_one_element_with_the_key():
     x, y, partition, data = _data()
     for client_id, positions in zip(data.client_ids, partition):

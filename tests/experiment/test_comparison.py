@@ -163,32 +163,6 @@ def test_the_latex_has_the_same_cells_and_the_rest_as_comments(four_runs, tmp_pa
     assert "Protocol: task=digits" in comments
 
 
-def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_path):
-    dyn = [
-        write_run(
-            tmp_path / f"d{seed}",
-            [0.1],
-            process="feddyn",
-            seed=seed,
-            columns={"all_clients_accuracy": accuracy},
-        )
-        for seed, accuracy in enumerate([0.2, 0.4])
-    ]
-    rows = experiment.compare([*four_runs, *dyn], tmp_path / "out")
-    assert rows[2]["all_clients_accuracy_mean"] == pytest.approx(0.3)
-    # Deviations of 0.1 from the mean: (0.01 + 0.01) / 1 = 0.02.
-    assert rows[2]["all_clients_accuracy_std"] == pytest.approx(0.02**0.5)
-    found = read_csv(tmp_path / "out" / "table.csv")
-    cells = [row["all_clients_accuracy_mean"] for row in found]
-    assert cells[:2] == ["", ""] and float(cells[2]) == pytest.approx(0.3)
-    head, _, *rows = [line.split(" | ") for line in lines_of(tmp_path / "out")[:5]]
-    column = head.index("all clients (%)")
-    assert [row[column] for row in rows] == ["-", "-", "30.00 ± 14.14"]
-    assert "mean of all clients' last models" in text_of(tmp_path / "out")
-    experiment.compare(four_runs, tmp_path / "without")
-    assert "all clients" not in text_of(tmp_path / "without")
-
-
 def test_a_table_over_held_out_training_examples_says_so(tmp_path, drawn):
     held = write_run(tmp_path / "a", [0.5], validation_share=0.1)
     tested = write_run(tmp_path / "b", [0.5], process="man", validation_share=None)

@@ -324,9 +324,3 @@ def test_the_loss_of_an_evaluation_is_part_of_its_digest():
         functions = experiment.CentralEvaluation(model_fn, x, y).functions
         found.append(digests.of_function(functions))
     assert found[0] == found[1] != found[2]
-
-
-def test_a_function_of_another_name_is_refused(run, tiny_data, tmp_path):
-    run(tmp_path / "a", client_dataset_fn=tiny_data.whole_client_dataset)
-    with pytest.raises(experiment.DirectoryError, match="client_dataset_fn"):
-        run(tmp_path / "a", client_dataset_fn=None)

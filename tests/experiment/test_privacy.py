@@ -1,5 +1,4 @@
 import math
-import types
 
 import dp_accounting
 import pytest
@@ -10,21 +9,8 @@ from tff_reg.experiment import RunConfig
 from tff_reg.experiment.rounds import metrics, privacy, summary
 
 
-class _Digits:
-    num_train_examples = 1000
-    num_domains = 0
-    options = ()
-    model, norm, augmentation, image_size = "cnn", "group", "none", None
-
-    def override_values(self):
-        return {}
-
-
 def _resolve(**given):
-    tasks = types.SimpleNamespace(
-        names=lambda: ["digits"], defaults=lambda name: _Digits()
-    )
-    return RunConfig.of(given).resolved(tasks)
+    return RunConfig.of(given).resolved()
 
 
 def _epsilon(**changed):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.experiment import finished as finished_lib
 from tff_reg import experiment
-from tff_reg.experiment.rounds import directory as directory_lib, summary
+from tff_reg.experiment.rounds import summary
 
 NAN = math.nan
 SETTINGS = {
@@ -199,12 +199,3 @@ def test_a_run_of_fewer_rounds_or_none_is_not_finished(finished, tmp_path):
     for folder, more in ((finished, {"total_rounds": 5}), (tmp_path / "nothing", {})):
         run = experiment.RunDirectory(folder)
         assert summary.of_finished_run(run, {**SETTINGS, **more}) is None
-
-
-def test_a_directory_in_use_is_not_refreshed(finished):
-    busy = experiment.RunDirectory(finished)
-    busy.begin(busy.config)
-    late = experiment.RunDirectory(finished)
-    with pytest.raises(directory_lib.DirectoryError, match="another process"):
-        summary.refresh(late, {**SETTINGS, "target_accuracies": [0.22]})
-    busy.close()

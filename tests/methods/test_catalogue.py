@@ -92,23 +92,7 @@ def test_strengths_reach_their_methods():
 _THEIRS = """
 import dataclasses
 
-from tff_reg import settings
 from tff_reg.methods import method
-
-
-@dataclasses.dataclass(frozen=True)
-class Theirs(method.Method):
-    name = "theirs"
-    title = "Somebody else's"
-    paper_settings = {"client_learning_rate": 0.3}
-    required_settings = {"client_momentum": 0.5}
-
-    strength: float = settings.setting(0.2, help="nu.", minimum=0)
-    powers: tuple[int, ...] = settings.setting((2,), help="Which.", minimum=1)
-
-    def term(self, step):
-        value = sum(w**p for w in step.weights for p in self.powers)
-        return method.Term(raw=value, weighted=self.strength * value)
 
 
 class NoDataclass(method.Method):
@@ -125,12 +109,13 @@ SOMETHING = 3
 """
 
 
-def _install(folder, name, *entries, module=_THEIRS):
-    """Installs a package of one module with these entry points into a folder."""
-    (folder / f"{name}_module.py").write_text(module)
-    (folder / f"{name}-0.1.dist-info").mkdir()
-    lines = [f"[{catalogue.ENTRY_POINTS}]", *entries, ""]
-    (folder / f"{name}-0.1.dist-info" / "entry_points.txt").write_text("\n".join(lines))
+def _install(folder, entry):
+    """Installs a package of one module with this entry point into a folder."""
+    (folder / "theirs_module.py").write_text(_THEIRS)
+    known = folder / "theirs-0.1.dist-info"
+    known.mkdir()
+    points = f"[{catalogue.ENTRY_POINTS}]\n{entry}\n"
+    (known / "entry_points.txt").write_text(points)
 
 
 def _run(script, *folders):
@@ -147,58 +132,6 @@ def _run(script, *folders):
     return json.loads(result.stdout)
 
 
-def test_methods_of_installed_packages_are_found(tmp_path):
-    _install(tmp_path, "theirs", "theirs = theirs_module:Theirs")
-    found = _run(
-        """
-        import json, sys
-        from tff_reg import methods, settings
-        from tff_reg.methods import catalogue
-
-        chosen = {"theirs_powers": (1, 3), "man_strength": 0.3}
-        built = catalogue.build("man+theirs", chosen)
-        try:
-            methods.Theirs(strength=-1.0)
-        except settings.SettingError as error:
-            refusal = str(error)
-        print(json.dumps({
-            "names": catalogue.names(),
-            "parsed": catalogue.parse("theirs+fedavg+man"),
-            "flags": [s.flag for s in catalogue.strengths("man+theirs")],
-            "built": [[type(m).__module__, m.name, vars(m)] for m in built],
-            "refusal": refusal,
-            "alone": catalogue.settings("theirs"),
-            "brought": catalogue.settings("man+theirs")["client_momentum"],
-            "heavy": sorted({"tensorflow", "numpy"} & set(sys.modules)),
-        }))
-        """,
-        tmp_path,
-    )
-    assert found == {
-        "names": [*catalogue.names(), "theirs"],
-        "parsed": ["man", "theirs"],
-        "flags": [
-            "man_strength",
-            "man_scaling",
-            "man_terms",
-            "theirs_strength",
-            "theirs_powers",
-        ],
-        "built": [
-            [
-                "tff_reg.methods.man",
-                "man",
-                {"strength": 0.3, "scaling": "code", "terms": "paper"},
-            ],
-            ["theirs_module", "theirs", {"strength": 0.2, "powers": [1, 3]}],
-        ],
-        "refusal": "theirs_strength=-1.0: it must be at least 0.",
-        "alone": {"client_learning_rate": 0.3, "client_momentum": 0.5},
-        "brought": 0.5,
-        "heavy": [],
-    }
-
-
 @pytest.mark.parametrize(
     "entry, message",
     [
@@ -209,7 +142,7 @@ def test_methods_of_installed_packages_are_found(tmp_path):
     ],
 )
 def test_a_broken_package_fails_only_when_its_method_is_used(tmp_path, entry, message):
-    _install(tmp_path, "theirs", entry)
+    _install(tmp_path, entry)
     said = _run(
         """
         import json, sys, warnings
@@ -233,44 +166,6 @@ def test_a_broken_package_fails_only_when_its_method_is_used(tmp_path, entry, me
     assert said.startswith("The entry point ") and "\n" not in said
     assert entry.partition(" = ")[2] in said
     assert re.search(message, said)
-
-
-def test_a_file_adds_its_methods_and_a_broken_one_is_refused(tmp_path):
-    (tmp_path / "mine.py").write_text(_THEIRS.partition("class NoDataclass")[0])
-    (tmp_path / "none.py").write_text("x = 3\n")
-    (tmp_path / "wrong.py").write_text("import nowhere_at_all\n")
-    taken = _THEIRS.partition("class NoDataclass")[0].replace('"theirs"', '"man"')
-    (tmp_path / "taken.py").write_text(taken)
-    found = _run(
-        f"""
-        import json, os
-        from tff_reg import plugins
-        from tff_reg.methods import catalogue
-
-        os.chdir({str(tmp_path)!r})
-        said = []
-        for name in ("absent.py", "none.py", "wrong.py", "taken.py"):
-            try:
-                catalogue.add_file(name)
-            except plugins.PluginError as error:
-                said.append(str(error))
-        added = catalogue.add_file("mine.py") + catalogue.add_file("mine.py")
-        print(json.dumps([added, catalogue.parse("theirs+man"), said]))
-        """,
-    )
-    added, parsed, said = found
-    assert added == ["theirs", "theirs"] and parsed == ["man", "theirs"]
-    for words, message in zip(
-        (
-            "there is no such Python file",
-            "it has no method",
-            "it cannot be loaded: ModuleNotFoundError",
-            "there is another method 'man'",
-        ),
-        said,
-        strict=True,
-    ):
-        assert message.startswith(words)
 
 
 _FILE = """

@@ -190,17 +190,6 @@ def test_the_minimum_of_unlike_clients_is_a_fixed_point(name):
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    "process", ["feddyn+feddc", "scaffold+man+fedspeed", "fedspeed+fedsam"]
-)
-def test_two_methods_with_one_role_are_refused(process):
-    with pytest.raises(
-        catalogue.UnknownProcessError, match="both .*leave one"
-    ) as caught:
-        catalogue.parse(process)
-    assert "\n" not in str(caught.value)
-
-
 @_that(lambda cls: cls.server_step)
 def test_methods_with_a_server_step_refuse_a_server_optimizer(name):
     momentum = tff.learning.optimizers.build_sgdm(1.0, 0.9)
@@ -273,16 +262,3 @@ def test_feddyn_needs_no_learning_rate():
     moved = np.abs(after[0] - before[0]) / (0.01 * 4 / 3)
     linear.assert_close(moved, np.round(moved))
     assert moved.max() >= 1
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"num_clients": 0}, "num_clients=0: .* at least 1"),
-        ({"mean_examples": 0.0}, "mean_examples=0.0: .* greater than 0"),
-        ({"local_steps": 0.0}, "local_steps=0.0: .* greater than 0"),
-    ],
-)
-def test_populations_out_of_range_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        training.Population(**{"num_clients": 2, **changes})

@@ -56,12 +56,6 @@ def test_a_method_of_a_file_is_built_by_name(tmp_path, monkeypatch):
     assert process.get_model_weights(process.initialize()).trainable
 
 
-def test_a_correction_without_num_clients_is_refused():
-    message = r"^feddyn\.update_memory \(.* give num_clients, or a population"
-    with pytest.raises(methods.HookError, match=message):
-        training.build("feddyn+man", CNN_FN)
-
-
 def test_an_evaluation_uses_the_adapted_model():
     name = "fedetf"  # Which has a classifier of its own.
     process = every_method.build(name)

@@ -18,7 +18,6 @@ from tff_reg.models import forward as forward_lib, initial, layers, simplex
 
 ForwardPass = forward_lib.ForwardPass
 Outputs = forward_lib.Outputs
-FREEZE_INITIALIZATIONS = ("plain", "orthogonal")
 
 
 class MissingCapabilityError(ValueError):

@@ -170,8 +170,8 @@ class Table(printed.Printed):
     @functools.cached_property
     def _shares(self) -> list[str]:
         """The keys of accuracies that a run has, and of those that are asked for."""
-        runs = [run for group in self.groups.values() for run in group]
-        known = {*self.columns}.union(*(run.summary for run in runs)) - {"accuracy"}
+        of_runs = (run.summary for run in self._runs)
+        known = {*self.columns}.union(*of_runs) - {"accuracy"}
         return [key for _, key in SHARES.values() if key in known]
 
     @functools.cached_property
@@ -215,19 +215,17 @@ class Table(printed.Printed):
         return self.protocol.differences.keys() <= {"seeds"}
 
     @property
+    def _runs(self) -> list[Run]:
+        return [*itertools.chain(*self.groups.values())]
+
+    @functools.cached_property
     def _other_code(self) -> Optional[str]:
         groups = self.groups.items()
         return identity.different_code({n: [r.config for r in g] for n, g in groups})
 
     @property
-    def _last(self) -> list[int]:
-        groups = self.groups.values()
-        return [max(run.summary["rounds"] for run in group) for group in groups]
-
-    @property
     def _rounds(self) -> str:
-        runs = itertools.chain(*self.groups.values())
-        return span([run.summary["rounds"] for run in runs])
+        return span([run.summary["rounds"] for run in self._runs])
 
     def _too_few(self, target: float) -> list[Optional[int]]:
         """Returns each row's fewest rounds of a seed that did not reach a target."""
@@ -303,28 +301,26 @@ class Table(printed.Printed):
         """Returns sentences on failed clients, idle rounds and different code."""
         notes = []
         if self.missing:
-            there = sum(map(len, self.groups.values()))
+            there = len(self._runs)
             notes.append(
                 f"{there} of {there + len(self.missing)} runs are finished; there are"
                 f" no results of {'; '.join(self.missing)}."
             )
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
-        runs = [run for group in self.groups.values() for run in group]
-        if any(run.ends_by_test_set for run in runs):
+        if any(run.ends_by_test_set for run in self._runs):
             notes.append(
                 "WARNING: the test set decided when runs end (patience or"
                 " stop_at_target without validation_share), so their accuracies are"
                 " too high."
             )
-        configs = {name: [r.config for r in g] for name, g in self.groups.items()}
-        remarks = [
-            c.get(identity.REMARKS, ()) for each in configs.values() for c in each
-        ]
+        configs = [run.config for run in self._runs]
+        remarks = [config.get(identity.REMARKS, ()) for config in configs]
         for text in dict.fromkeys(itertools.chain(*remarks)):
             notes.append(f"{text[0].upper()}{text[1:]}.")
         begun = [
-            [c.get(digests.KERAS_WEIGHTS) for c in each] for each in configs.values()
+            [run.config.get(digests.KERAS_WEIGHTS) for run in group]
+            for group in self.groups.values()
         ]
         if any(len(each) > 1 and each[0] and len({*each}) == 1 for each in begun):
             notes.append(
@@ -334,10 +330,7 @@ class Table(printed.Printed):
         if self._other_code:
             notes.append(self._other_code)
         else:  # All by the same code, which may have changed since.
-            changed = (
-                identity.other_code(c) for each in configs.values() for c in each
-            )
-            texts = dict.fromkeys(filter(None, changed))
+            texts = dict.fromkeys(filter(None, map(identity.other_code, configs)))
             notes += [text.replace("It was", "Runs were") for text in texts]
         return notes
 
