@@ -112,6 +112,8 @@ def decode_all(
         finally:
             for _, job in window:
                 job.cancel()
+    if images is None:
+        raise DataError("There are no images to read.")
     return images
 
 
