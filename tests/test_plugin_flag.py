@@ -102,17 +102,3 @@ def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, word
 def test_a_file_that_is_not_there_is_refused_in_a_line(call, tmp_path):
     done = call(f"--plugin={tmp_path}/no.py", "--process=fedavg")
     assert "no.py: there is no such Python file." in commands.refusal(done)
-
-
-def test_other_code_of_the_file_is_told_when_a_run_goes_on(call, tmp_path):
-    file = tmp_path / "changing.py"
-    text = _TRACED.replace('"mine"', '"changing"')
-    file.write_text(text)
-    arguments = (f"--plugin={file}", "--process=changing", *SMALL[::2])
-    folder = f"--output_dir={tmp_path / 'run'}"
-    first = call(*arguments, folder, "--total_rounds=1")
-    assert first.returncode == 0, first.stderr
-    file.write_text(text.replace("** 2", "** 4"))
-    again = call(*arguments, folder, "--total_rounds=2")
-    assert again.returncode == 0, again.stderr
-    assert "It was made by" in again.stdout

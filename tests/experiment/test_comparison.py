@@ -2,11 +2,10 @@
 
 import pytest
 
-from tests import commands
 from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.finished import read_csv
 from tff_reg import experiment
-from tff_reg.experiment.report import cells as cells_lib, comparison
+from tff_reg.experiment.report import cells as cells_lib
 
 
 def test_means_and_sample_deviations_by_hand():
@@ -230,35 +229,3 @@ def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, drawn)
     ]
     assert [float(row["accuracy_mean"]) for row in rows] == curve.mean
     assert [float(row["accuracy_std"]) for row in rows] == curve.deviation
-
-
-def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_path):
-    def content():
-        return {
-            path: path.read_bytes()
-            for run in four_runs
-            for path in run.rglob("*")
-            if path.is_file()
-        }
-
-    before = content()
-    for name in ("x", "y"):
-        experiment.compare(four_runs, tmp_path / name, target_accuracies=[0.3])
-    names = {path.name for path in (tmp_path / "x").iterdir()}
-    assert {"table.csv", "curves.pdf", "curves_seconds.pdf"} < names
-    for name in names:
-        first = (tmp_path / "x" / name).read_bytes()
-        assert first == (tmp_path / "y" / name).read_bytes()
-    assert content() == before
-
-
-def test_it_needs_no_tensorflow(four_runs, tmp_path):
-    program = (
-        "import sys\n"
-        "from tff_reg import experiment\n"
-        "experiment.compare(sys.argv[2:], sys.argv[1])\n"
-        "print([name for name in sys.modules if 'tensorflow' in name])\n"
-    )
-    assert commands.python(program, tmp_path / "out", *four_runs).stdout == "[]\n"
-    written = {p.name for p in (tmp_path / "out").iterdir()}
-    assert written == {*comparison.FILES[:6], "report.html"}

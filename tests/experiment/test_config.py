@@ -259,6 +259,14 @@ def test_a_file_without_a_process_is_no_runs():
         ({"rotations": (45,)}, "rotations=45: there is no 45; choose some of 0, 90"),
         ({"hues": (120.0,)}, "hues=120.0: the task digits has no colours"),
         ({"data_dir": "/d"}, "data_dir=/d: the task digits has no such option"),
+        (
+            {"partition": "split_file", "split_file": "f", "scale": "0.5"},
+            "scale=0.5: the partition split_file deals out all of a data set",
+        ),
+        (
+            {"task": "cifar10", "synthetic_data": True, "data_dir": "d"},
+            "data_dir=d: synthetic_data takes the place of all data",
+        ),
         ({"task": "cifar10", "image_size": 64}, "image_size=64: the task cifar10"),
         ({"task": "pacs", "class_list": "f"}, "class_list=f: the task pacs"),
     ],

@@ -38,6 +38,8 @@ def test_the_header_says_what_runs():
             "about 8 of 16 clients a round",
         ),
         ({"process": "fedprox+man"}, "fedprox_strength 0.0001, man_strength 0.15"),
+        ({"partition": "shards", "classes_per_client": 2}, ", shards(2 classes each)"),
+        ({"partition": "quantity", "concentration": 0.5}, ", quantity(0.5)"),
         ({"model": "vgg9", "norm": "none"}, "vgg9 (no norm), 77,754 weights"),
         ({"validation_share": 0.1}, "360 held-out examples"),
         # 4 x 77,754 bytes; times 16 clients.
@@ -53,18 +55,6 @@ def test_the_header_says_what_runs():
 )
 def test_the_header_says_what_differs(requested, words):
     assert words in header(**requested).replace("\n         ", " ")
-
-
-@pytest.mark.parametrize(
-    "requested, words",
-    [
-        ({"partition": "shards", "classes_per_client": 2}, "shards(2 classes each)"),
-        ({"partition": "quantity", "concentration": 0.5}, "quantity(0.5)"),
-        ({"partition": "iid"}, "iid"),
-    ],
-)
-def test_the_partition_is_named_with_what_it_needs(requested, words):
-    assert f", {words}\n" in header(**requested)
 
 
 def test_the_result_names_accuracy_time_and_files(tmp_path):

@@ -64,25 +64,6 @@ def test_refuses_what_is_no_scale(text):
         resolve(scale=text)
 
 
-def test_refuses_a_part_of_a_given_split_and_a_folder_for_random_images():
-    for asked, words in (
-        (
-            dict(scale="0.5", partition="split_file", split_file="s", task="cifar100"),
-            "scale=0.5: the partition",
-        ),
-        (
-            dict(task="cifar10", synthetic_data=True, data_dir="there"),
-            "data_dir=there: synthetic",
-        ),
-        (
-            dict(task="imagenet200", synthetic_data=True, class_list="f"),
-            "class_list=f: synthetic",
-        ),
-    ):
-        with pytest.raises(settings.SettingError, match=words):
-            resolve(**asked)
-
-
 def test_the_directory_may_name_the_seed():
     values = resolve(seed=3, output_dir="runs/{seed}/of-{seed}")
     assert values.output_dir == "runs/3/of-3"

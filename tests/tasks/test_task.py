@@ -110,28 +110,6 @@ def test_a_model_that_cannot_have_the_tasks_norm_gets_its_own(tmp_path):
         tasks.build("arrays", model="feddyn_cnn", norm="group", **options)
 
 
-@pytest.mark.parametrize(
-    "name, given, error, words",
-    [
-        ("mnist", {}, tasks.TaskError, "digits"),
-        (
-            "digits",
-            dict(num_clients=144, **DEALT),
-            partitions.PartitionError,
-            "at most 143 clients",
-        ),
-        ("digits", dict(data_dir="/"), tasks.TaskError, "data_dir"),
-    ],
-)
-def test_raises_on_unknown_tasks_models_and_options(name, given, error, words):
-    given = {"partition": "iid", "num_clients": 2, "seed": 0, **given}
-    with pytest.raises(error, match=words):
-        tasks.build(name, **given)
-    if name == "mnist":
-        with pytest.raises(error, match=words):
-            tasks.defaults(name)
-
-
 def test_validation_examples_are_held_out_of_the_training_examples():
     def images(arrays):
         return [image.tobytes() for image in arrays]
