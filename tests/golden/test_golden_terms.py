@@ -191,8 +191,11 @@ def _check_total(case):
         case.check(f"total.{what}", value, **TOLERANCE)
 
 
-def _step(case, name, logits):
-    """The step of a case of client logits, global logits, labels and class counts."""
+def _step(case, name, logits, reads):
+    """The step of a case of client logits, global logits, labels and class counts.
+
+    No other model is known than that which the method `reads`.
+    """
     received = tf.constant(case.floats(f"{name}.global_logits"))
     outputs = models.Outputs([received], received, received, ())
     return methods.Step(
@@ -200,9 +203,7 @@ def _step(case, name, logits):
         models.Outputs([logits], logits, logits, ()),
         labels=_labels(case, f"{name}.labels"),
         class_counts=tf.constant(_labels(case, f"{name}.class_counts")),
-        outputs_of=dict.fromkeys(
-            [method_lib.GLOBAL, method_lib.EVALUATED], outputs
-        ).get,
+        outputs_of={reads: outputs}.__getitem__,
     )
 
 
@@ -214,7 +215,7 @@ def test_asd(name, dtype):
             method = algorithms.asd(config)
 
             def total(logits, method=method, of_case=of_case):
-                step = _step(case, of_case, logits)
+                step = _step(case, of_case, logits, method_lib.EVALUATED)
                 ce = learning_model.sparse_cross_entropy(step.labels, logits)
                 return ce + method.term(step).weighted
 
@@ -231,11 +232,12 @@ def test_fedvls(name, dtype):
     for of_case in case.config["cases"]:
 
         def distillation(logits, of_case=of_case):
-            step = _step(case, of_case, logits)
+            step = _step(case, of_case, logits, method_lib.GLOBAL)
             return method.term(step).measurements["divergence"]
 
         def suppression(logits, of_case=of_case):
-            measured = method.term(_step(case, of_case, logits)).measurements
+            step = _step(case, of_case, logits, method_lib.GLOBAL)
+            measured = method.term(step).measurements
             return method.suppression * measured["suppression"]
 
         logits = case.floats(f"{of_case}.logits")

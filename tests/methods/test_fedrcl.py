@@ -3,43 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import methods, models, settings
-from tff_reg.methods import fedrcl
 from tff_reg.models import forward
-
-# Cosines of four examples with the labels 0, 0, 1, 1.
-COSINES = [
-    [1.0, 0.8, 0.1, -0.2],
-    [0.8, 1.0, 0.3, 0.0],
-    [0.1, 0.3, 1.0, 0.5],
-    [-0.2, 0.0, 0.5, 1.0],
-]
-
-
-def _parts(cosines, labels, negatives=2):
-    cosines = tf.constant([cosines], tf.float64)
-    return fedrcl.parts(cosines, tf.constant(labels), 0.5, negatives, 0.7)
-
-
-def test_the_parts_by_hand():
-    contrast, penalty = _parts(COSINES, [0, 0, 1, 1])
-    positives = [0.8, 0.8, 0.5, 0.5]
-    negatives = [(0.1, -0.2), (0.3, 0.0), (0.1, 0.3), (-0.2, 0.0)]
-    expected = [
-        np.log1p(sum(np.exp((q - p) / 0.5) for q in qs))
-        for p, qs in zip(positives, negatives)
-    ]
-    assert float(contrast) == pytest.approx(np.mean(expected), rel=1e-14)
-    # The first two are near enough to be pushed apart.
-    expected = [np.log1p(np.exp((q - 1) / 0.5)) for q in (0.8, 0.8, -1, -1)]
-    assert float(penalty) == pytest.approx(np.mean(expected), rel=1e-14)
-
-
-@pytest.mark.parametrize("labels", [[1], [1, 1, 1]])
-def test_a_batch_of_one_example_or_class_has_nothing_to_contrast(labels):
-    cosines = np.eye(len(labels))
-    contrast, penalty = _parts(cosines, labels, negatives=9)
-    assert float(contrast) == 0
-    assert float(penalty) == pytest.approx(np.log1p(np.exp(-4)), rel=1e-14)
 
 
 @pytest.mark.parametrize("features", [[[0.0, 0.0]] * 3, [[1.0, 2.0]] * 3])

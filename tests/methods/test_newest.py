@@ -28,16 +28,8 @@ def _process(own, **changes):
 
 
 def _rounds(process, number):
-    state = process.initialize()
     clients = random_clients.clients(_COUNTS, size=every_method.SIZE)
-    states = []
-    if isinstance(process, training.StatefulLearningProcess):
-        states = [[process.initial_client_state(state)] * len(_COUNTS)]
-    for _ in range(number):
-        output = process.next(state, clients, *states)
-        state = output.state
-        states = states and [output.client_states]
-    return output
+    return every_method.run(process, clients, number)[0]
 
 
 def _head_of(process, state):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.training import every_method
 from tff_reg import models, runtime, training
 from tff_reg.experiment.rounds import process_state
 from tff_reg.training import aggregation, aggregators
@@ -69,19 +70,10 @@ def _build(name, kind, model_fn=_model_fn, given=None, **strengths):
     )
 
 
-def _train(process, rounds=2):
-    """Rounds of two clients; the last output."""
-    state = process.initialize()
+def _train(process):
+    """The last output of two rounds of two clients."""
     data = [_client(seed, count) for seed, count in enumerate(COUNTS)]
-    arguments = []
-    if isinstance(process, training.StatefulLearningProcess):
-        arguments = [[process.initial_client_state(state)] * len(data)]
-    for _ in range(rounds):
-        output = process.next(state, data, *arguments)
-        state = output.state
-        if arguments:
-            arguments = [output.client_states]
-    return output
+    return every_method.run(process, data, 2)[0]
 
 
 def _weights(process, state):

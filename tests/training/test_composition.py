@@ -257,24 +257,14 @@ def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
         training.build("fedprox", CNN_FN, **overrides)
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("fedalign", "cannot run at width 0.25"),
-        ("stochdepth", "has no residual branches"),
-    ],
-)
-def test_a_model_without_a_needed_capability_is_refused(name, message):
-    with pytest.raises(ValueError, match=message):
-        training.build(name, CNN_FN, client_data=WHOLE)
+def test_a_model_without_a_needed_capability_is_refused():
+    with pytest.raises(ValueError, match="cannot run at width 0.25"):
+        training.build("fedalign", CNN_FN, client_data=WHOLE)
 
 
 @pytest.mark.parametrize(
     "drop_remainder, mean_examples, steps",
-    [
-        (False, 10, 6),
-        (True, 10, 4),
-    ],
+    [(False, 10, 6), (True, 10, 4)],
 )
 def test_local_steps_of_a_mean_client_respect_drop_remainder(
     monkeypatch, drop_remainder, mean_examples, steps
