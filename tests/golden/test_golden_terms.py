@@ -228,12 +228,14 @@ def test_asd(name, dtype):
 @replay.parametrize("M_fedvls")
 def test_fedvls(name, dtype):
     case = replay.Case(name, dtype)
-    method = methods.FedVLS(suppression=case.config["suppression_factor_included"])
+    factor = case.config["suppression_factor_included"]
+    method = methods.FedVLS(distillation=2.0, suppression=factor)
     for of_case in case.config["cases"]:
 
         def distillation(logits, of_case=of_case):
-            step = _step(case, of_case, logits, method_lib.GLOBAL)
-            return method.term(step).measurements["divergence"]
+            term = method.term(_step(case, of_case, logits, method_lib.GLOBAL))
+            suppressed = method.suppression * term.measurements["suppression"]
+            return (term.raw - suppressed) / method.distillation
 
         def suppression(logits, of_case=of_case):
             step = _step(case, of_case, logits, method_lib.GLOBAL)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.methods import linear
+from tests.training import every_method
 from tff_reg import methods
 from tff_reg.models import learning_model
 
@@ -34,15 +35,9 @@ def _model_fn():
 
 def _two_rounds(parts, start, data_sets):
     process = linear.build(*parts, make_model=_model_fn, max_gradient_norm=1.0)
-    state = linear.started(process, start)
-    client_states = []
-    if hasattr(process, "initial_client_state"):
-        client_states = [[process.initial_client_state(state)] * len(data_sets)]
-    for _ in range(2):
-        output = process.next(state, data_sets, *client_states)
-        state = output.state
-        client_states = client_states and [output.client_states]
-    return linear.weights_of(process, state)
+    started = linear.started(process, start)
+    output, _ = every_method.run(process, data_sets, 2, started)
+    return linear.weights_of(process, output.state)
 
 
 @pytest.mark.parametrize("parts", NEUTRAL, ids=lambda parts: parts[0].name)

@@ -83,9 +83,9 @@ def clients(**options):
     return random_clients.clients((8, 12, 5), size=SIZE, **options)
 
 
-def run(process, data, rounds):
+def run(process, data, rounds, state=None):
     """Rounds of all clients; returns the last output and the weights after it."""
-    state = process.initialize()
+    state = state or process.initialize()
     arguments = [data]
     if isinstance(process, training.StatefulLearningProcess):
         arguments.append([process.initial_client_state(state)] * len(data))
