@@ -58,6 +58,8 @@ def test_a_round_ends_when_enough_have_finished_or_at_the_deadline():
     [
         ("client,speed\na,1\n", "no column steps_per_second"),
         ("client,steps_per_second\na,1\n", "no row of 3 clients, such as b"),
+        ("Client,steps_per_second\na,1\n", "an unknown column Client"),
+        ("client,steps_per_second\na,1\na,2\n", "several rows of a"),
         ("steps_per_second\nfast\n", "line 2 has no numbers"),
         ("steps_per_second\n0\n", "line 2 needs a speed above 0"),
         ("steps_per_second\n", "no rows"),
@@ -221,8 +223,60 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     for a, b in zip(tf.nest.flatten(whole.weights), tf.nest.flatten(again.weights)):
         assert np.array_equal(a, b)
     speeds.write_text("steps_per_second\n3\n")
-    with pytest.raises(settings.SettingError, match="client_speeds_sha256"):
+    with pytest.raises(settings.SettingError, match="unequal_work"):
         experiment.run(dataclasses.replace(config, total_rounds=5))
+
+
+def test_part_of_broken_epochs_and_of_a_scaled_run():
+    # 2.5 epochs of 3 batches; a straggler's single epoch is 3 batches, not 4.
+    form = training.WholeClientData(batch_size=4, local_epochs=2.5, partial_work=True)
+    for work, steps in ((1.0, 8), (1 / 2.5, 3), (0.0, 0)):
+        element = {
+            "x": tf.zeros([9, 1]),
+            "y": tf.zeros([9]),
+            "work": tf.constant(work, tf.float64),
+        }
+        assert int(form.num_steps(element)[1]) == steps
+    given = dict(process="fedavg", local_epochs=10, straggler_share=0.5)
+    given |= dict(straggler_epochs=(1, 4), scale="0.5", warmup_rounds=4)
+    found = experiment.RunConfig(**given).resolved()
+    assert (found.local_epochs, found.straggler_epochs) == (5, (0.5, 2.0))
+    assert found.warmup_rounds == 2
+
+
+def test_the_servers_schedule_goes_on_in_rounds_without_a_step():
+    chosen = training.ProcessSettings(server_warmup_rounds=4)
+    optimizer = training.optimizers.of_server(chosen)
+    weights, gradient = (tf.ones([2]),), (tf.ones([2]),)
+    state = optimizer.initialize(
+        tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
+    )
+    state = optimizer.skipped(optimizer.skipped(state))
+    _, moved = optimizer.next(state, weights, gradient)
+    np.testing.assert_allclose(moved[0], 1 - 3 / 4)
+
+
+def test_optimizers_are_chosen_alike_for_runs_and_in_python():
+    build = training.ProcessSettings.of
+    with pytest.raises(
+        settings.SettingError, match="client_learning_rate: it is missing"
+    ):
+        build("scaffold", client_optimizer="adam")
+    given = dict(client_optimizer="adamw", client_learning_rate=0.001)
+    run = experiment.RunConfig(process="scaffold", **given).resolved()
+    assert (
+        build("scaffold", **given).client_weight_decay
+        == run.client_weight_decay
+        == 0.01
+    )
+    with pytest.raises(ValueError, match="both decide how a client's optimiser begins"):
+        build("fednova", keep_client_optimizer=True)
+        training.build(
+            "fednova",
+            every_method.model_fn,
+            keep_client_optimizer=True,
+            client_momentum=0.9,
+        )
 
 
 @pytest.mark.usefixtures("in_process")

@@ -49,7 +49,7 @@ class FedNova(method.Method):
         "Clients that do very different numbers of local steps.",
     )
     paper_settings = papers.FEDNOVA
-    exclusive = (method.DRIFT,)
+    exclusive = (method.DRIFT, method.FIRST_STATE)
     if_adaptive = "counts steps, whose lengths are not equal: its a_i are for SGD"
     needs = (method.EXACT_UPLOADS,)
     uploads = ("steps",)

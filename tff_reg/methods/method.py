@@ -53,6 +53,7 @@ from tff_reg.methods.words import (
     EVALUATED as EVALUATED,
     EXACT_UPLOADS as EXACT_UPLOADS,
     FEATURES as FEATURES,
+    FIRST_STATE as FIRST_STATE,
     GLOBAL as GLOBAL,
     LOCAL as LOCAL,
     ONE_LABEL as ONE_LABEL,
@@ -85,8 +86,8 @@ class Method:
       required_settings: Settings of every combination with this method, unless the
         user gives others.
       exclusive: Roles of this method that only one method of a combination can have:
-        DRIFT, SERVER, FEATURES, CLASSIFIER, RATE. Roles that follow from overridden
-        hooks need not be listed.
+        DRIFT, SERVER, FEATURES, CLASSIFIER, RATE, FIRST_STATE. Roles that follow from
+        overridden hooks need not be listed.
       needs: Needs that no hook shows: ONE_LABEL, UNIFORM_WEIGHTING (which requires the
         setting), EXACT_UPLOADS (for
         a method that clipped or noisy uploads would break, for example because

@@ -21,6 +21,7 @@ EVALUATION = "define which weights are evaluated"
 FEATURES = "spread the features and vary the predictions"
 CLASSIFIER = "define the classifier"
 RATE = "let the learning rate fall within a round"
+FIRST_STATE = "decide how a client's optimiser begins"
 EXCLUSIVE = (
     EXAMPLES,
     LOGITS,
@@ -33,6 +34,7 @@ EXCLUSIVE = (
     FEATURES,
     CLASSIFIER,
     RATE,
+    FIRST_STATE,
 )
 # The roles that follow from overridden hooks.
 BY_HOOK = {
@@ -58,6 +60,7 @@ ALLOWED = {
         "FEATURES": FEATURES,
         "CLASSIFIER": CLASSIFIER,
         "RATE": RATE,
+        "FIRST_STATE": FIRST_STATE,
     },
     "needs": {
         "ONE_LABEL": ONE_LABEL,

@@ -157,9 +157,12 @@ class WholeClientData:
         elif isinstance(self.local_epochs, int):
             steps = self.local_epochs * steps_per_epoch
         else:
-            steps = _part(tf.constant(self.local_epochs, tf.float64), steps_per_epoch)
+            epochs = tf.constant(self.local_epochs, tf.float64)
+            steps = epochs * tf.cast(steps_per_epoch, tf.float64)
         if self.partial_work:
-            steps = _part(element["work"], steps)
+            steps = element["work"] * tf.cast(steps, tf.float64)
+        if steps.dtype == tf.float64:  # Rounded up, but for rounding errors.
+            steps = tf.cast(tf.math.ceil(steps - 1e-6), tf.int32)
         return steps_per_epoch, steps
 
     def class_counts(self, data: Any, num_classes: int):
@@ -204,12 +207,6 @@ class WholeClientData:
         if self.preprocess_fn is None:
             return features
         return dtypes.converted(self.preprocess_fn)(features, step_key)
-
-
-def _part(share: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
-    """Returns a share of a number of steps, rounded up but for rounding errors."""
-    exact = share * tf.cast(steps, tf.float64)
-    return tf.cast(tf.math.ceil(exact - 1e-6), tf.int32)
 
 
 def _only_element(data: tf.data.Dataset) -> dict[str, tf.Tensor]:

@@ -112,7 +112,9 @@ class _Applying:
                 update = update.trainable
             is_finite = numbers.all_finite(update)
             stepped = _stepped(optimizer, state, trainable, update)
-            new_state, trainable = numbers.where(is_finite, stepped, (state, trainable))
+            skipped = getattr(optimizer, "skipped", lambda state: state)(state)
+            unmoved = (skipped, trainable)
+            new_state, trainable = numbers.where(is_finite, stepped, unmoved)
             measurements: dict[str, Any] = collections.OrderedDict(
                 update_non_finite=tf.cast(tf.logical_not(is_finite), tf.int32)
             )

@@ -11,7 +11,7 @@ from tff_reg.methods import method
 optimizers = lazy.module("tff_reg.training.optimizers")
 updater = lazy.module("tff_reg.training.updater")
 
-NAME = "client_optimizer"
+NAME = "keep_client_optimizer"
 # The memory's key; see `memories.keys`.
 STATE = f"{NAME}/state"
 
@@ -22,6 +22,7 @@ class KeptOptimizer(method.Method):
 
     name = NAME
     title = "The client optimiser's state between rounds"
+    exclusive = (method.FIRST_STATE,)
 
     # The `ProcessSettings` that the optimiser is built from.
     settings: Any = dataclasses.field(repr=False, default=None)

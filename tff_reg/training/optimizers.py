@@ -8,6 +8,7 @@ use; its Adam, Yogi and Adagrad differ from "Adaptive Federated Optimization". A
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -214,41 +215,47 @@ class _Adaptive(_Optimizer):
         return state, tf.nest.map_structure(step, weights, state["m"], state["v"])
 
 
+@dataclasses.dataclass(frozen=True)
 class _Scheduled(tff.learning.optimizers.Optimizer):
-    """An optimiser whose learning rate follows a schedule over its steps.
+    """An optimiser whose learning rate follows a schedule over rounds.
 
-    The state holds the number of steps and the optimiser's own state, whose
+    The state holds the round's number and the optimiser's own state, whose
     hyperparameters do not decay.
     """
 
-    def __init__(self, optimizer: Any, schedule: schedules.Schedule):
-        self._optimizer, self.schedule = optimizer, schedule
+    optimizer: Any
+    schedule: schedules.Schedule
 
     def initialize(self, specs: Any):
         state: dict[str, Any] = collections.OrderedDict(
-            step=tf.constant(0), scheduled=self._optimizer.initialize(specs)
+            round=tf.constant(0), scheduled=self.optimizer.initialize(specs)
         )
         return state
 
     def next(self, state: Any, weights: Any, gradients: Any):
         own = state["scheduled"]
-        hparams = self._optimizer.get_hparams(own)
+        hparams = self.optimizer.get_hparams(own)
         rate = tf.convert_to_tensor(hparams["learning_rate"])
-        scaled = rate * tf.cast(self.schedule(state["step"]), rate.dtype)
+        scaled = rate * tf.cast(self.schedule(state["round"]), rate.dtype)
         decayed: dict[str, Any] = collections.OrderedDict(hparams, learning_rate=scaled)
-        own = self._optimizer.set_hparams(own, decayed)
-        own, weights = self._optimizer.next(own, weights, gradients)
-        own = self._optimizer.set_hparams(own, hparams)
+        own = self.optimizer.set_hparams(own, decayed)
+        own, weights = self.optimizer.next(own, weights, gradients)
+        own = self.optimizer.set_hparams(own, hparams)
         new: dict[str, Any] = collections.OrderedDict(
-            step=state["step"] + 1, scheduled=own
+            round=state["round"] + 1, scheduled=own
         )
         return new, weights
 
+    def skipped(self, state: Any):
+        """Returns the state after a round without a step."""
+        new: dict[str, Any] = collections.OrderedDict(state, round=state["round"] + 1)
+        return new
+
     def get_hparams(self, state: Any):
-        return self._optimizer.get_hparams(state["scheduled"])
+        return self.optimizer.get_hparams(state["scheduled"])
 
     def set_hparams(self, state: Any, hparams: Any):
-        own = self._optimizer.set_hparams(state["scheduled"], hparams)
+        own = self.optimizer.set_hparams(state["scheduled"], hparams)
         new: dict[str, Any] = collections.OrderedDict(state, scheduled=own)
         return new
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import all_clients, catalogue, method as method_lib
-from tff_reg.settings import check, setting, settings_of
+from tff_reg.settings import SettingError, check, setting, settings_of
 from tff_reg.training import kept_optimizer
 
 # Headings in the command line's help.
@@ -41,6 +41,7 @@ _OF_DATA = (
 _REPLACED = {
     "client_optimizer_fn": (
         "client_optimizer",
+        "keep_client_optimizer",
         "client_beta1",
         "client_beta2",
         "client_epsilon",
@@ -261,18 +262,23 @@ class ProcessSettings(PopulationSettings):
         """Checks the values."""
         check(self)
 
-    def steps_of(self, num_examples: Optional[float]) -> Optional[int]:
+    def steps_of(
+        self, num_examples: Optional[float], share: float = 1
+    ) -> Optional[int]:
         """Returns the steps in a round of a client with so many examples, on average.
 
-        None if neither the number nor `local_steps` is known.
+        None if neither the number nor `local_steps` is known. A `share` is that of the
+        work which the client does.
         """
-        if self.local_steps is not None or num_examples is None:
-            return self.local_steps
+        if self.local_steps is not None:
+            return math.ceil(share * self.local_steps - 1e-6)
+        if num_examples is None:
+            return None
         batches = num_examples / self.batch_size
         per_epoch = math.ceil(batches)
         if self.drop_remainder:
             per_epoch = max(1, math.floor(batches))
-        return math.ceil(self.local_epochs * per_epoch - 1e-6)
+        return math.ceil(share * self.local_epochs * per_epoch - 1e-6)
 
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]
@@ -321,6 +327,7 @@ class ProcessSettings(PopulationSettings):
             own["client_learning_rate"] = rates[0]
         if changes.get("client_momentum") == 0:
             own["client_nesterov"] = False  # As a run's settings.
+        own |= of_optimizer(changes)
         return cls(**{**own, **changes})
 
 
@@ -350,6 +357,25 @@ def check_chosen(
     for name, why in missing_of_schedules(vars(settings)):
         if chosen.keys() & {name, name.replace("decay", "schedule")}:
             raise TypeError(f"{name}: {why}")
+
+
+def of_optimizer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of a client optimiser other than sgd, which papers' are for.
+
+    Raises:
+      SettingError: If its learning rate is not given.
+    """
+    kind = given.get("client_optimizer", "sgd")
+    if kind == "sgd":
+        return {}
+    if not given.keys() & {"client_learning_rate", "client_learning_rates"}:
+        why = (
+            f"it is missing: papers' are for sgd, not {kind}; give one, such as 0.001."
+        )
+        raise SettingError("client_learning_rate", None, why)
+    if "client_weight_decay" in given:
+        return {}
+    return {"client_weight_decay": 0.01 if kind == "adamw" else 0.0}
 
 
 def depend_on_total(values: Mapping[str, Any]) -> bool:

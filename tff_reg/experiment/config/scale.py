@@ -30,6 +30,11 @@ TINY_MOST = {
 }
 _NOT_IN_PROPORTION = ("batch_size",)
 _OF_DATA = ("train_examples", "test_examples")
+# Numbers of rounds beside `total_rounds`.
+_OF_SCHEDULES = (
+    *("warmup_rounds", "learning_rate_milestones"),
+    *("server_warmup_rounds", "server_learning_rate_milestones"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Scale:
 
     def settings(
         self, values: Mapping[str, Any], given: Container[str]
-    ) -> dict[str, int]:
+    ) -> dict[str, Any]:
         """Returns the scaled settings; `tiny` leaves the `given` ones as they are.
 
         The partition `domain` keeps its number of clients: each domain has its own.
@@ -62,12 +67,21 @@ class Scale:
             for name in TINY_MOST
             if name not in _OF_DATA and values.get(name) is not None
         ]
-        left = {name: self(name, values[name]) for name in scaled}
+        left: dict[str, Any] = {name: self(name, values[name]) for name in scaled}
+        if self.fraction is not None:
+            for name in _OF_SCHEDULES:
+                rounds = values.get(name) or 0
+                each = rounds if isinstance(rounds, tuple) else (rounds,)
+                fewer = tuple(round(self.fraction * r) or min(1, r) for r in each)
+                left[name] = fewer if isinstance(rounds, tuple) else fewer[0]
         if self.fraction is None:
             left.update({name: values[name] for name in scaled if name in given})
             if "clients_per_round" in given and "num_clients" not in given:
                 enough = max(left["num_clients"], left["clients_per_round"])
                 left["num_clients"] = enough
+        share = left["local_epochs"] / values["local_epochs"]
+        epochs = values.get("straggler_epochs", ())
+        left["straggler_epochs"] = tuple(share * each for each in epochs)
         if values["partition"] == "domain":
             left["num_clients"] = values["num_clients"]
         left["clients_per_round"] = min(left["clients_per_round"], left["num_clients"])

@@ -79,7 +79,8 @@ def resolve(values: dict[str, Any], given: Mapping[str, Any]) -> None:
             raise SettingError(name, given[name], why)
 
     _local_steps(values, refuse)
-    _optimizer(values, given, refuse)
+    values |= process_settings.of_optimizer(given)
+    _optimizer(values, refuse)
     _stragglers(values, refuse)
     if values["client_speeds"] is None:
         refuse("deadline", "it needs client_speeds, which say how long clients take.")
@@ -103,26 +104,13 @@ def _local_steps(values: dict[str, Any], refuse: Callable[[str, str], None]) -> 
     values["same_local_steps"] = False
 
 
-def _optimizer(
-    values: dict[str, Any],
-    given: Mapping[str, Any],
-    refuse: Callable[[str, str], None],
-) -> None:
+def _optimizer(values: dict[str, Any], refuse: Callable[[str, str], None]) -> None:
     kind, name = values["client_optimizer"], "keep_client_optimizer"
     if kind == "sgd" and not values["client_momentum"]:
         refuse(
             name, "client_optimizer=sgd without client_momentum has nothing to keep."
         )
         values[name] = False
-    if kind == "sgd":
-        return
-    if not given.keys() & {"client_learning_rate", "client_learning_rates"}:
-        why = (
-            f"it is missing: papers' are for sgd, not {kind}; give one, such as 0.001."
-        )
-        raise SettingError("client_learning_rate", None, why)
-    if "client_weight_decay" not in given:
-        values["client_weight_decay"] = 0.01 if kind == "adamw" else 0.0
 
 
 def _stragglers(values: dict[str, Any], refuse: Callable[[str, str], None]) -> None:
@@ -137,8 +125,6 @@ def _stragglers(values: dict[str, Any], refuse: Callable[[str, str], None]) -> N
     if not epochs:
         return
     most = values["local_epochs"]
-    if values["scale"] is not None:
-        values["straggler_epochs"] = epochs = tuple(min(e, most) for e in epochs)
     if len(epochs) != 2 or epochs[0] > epochs[1] or epochs[1] > most:
         why = f"give the least and the most, up to local_epochs={most:g}."
         raise SettingError("straggler_epochs", epochs, why)

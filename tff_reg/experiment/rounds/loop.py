@@ -66,6 +66,8 @@ class Rounds:
             "client_dataset_fn": name_of(training.client_dataset_fn),
             "metrics": list(getattr(training.evaluate, "metrics", ())),
         }
+        if training.unequal_work:
+            own["unequal_work"] = digests.described(training.unequal_work)
         for name, function in self._functions():
             own[name] = function and digests.of_function(function)
         built_from = getattr(training.process, "built_from", None) or {}

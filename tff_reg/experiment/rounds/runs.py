@@ -314,7 +314,8 @@ def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
     def batches(counts: Any) -> Any:
         return np.maximum(1, counts // size if drops else -(-counts // size))
 
-    examples = config.local_epochs * whole(sizes)
+    passes = np.ceil(config.local_epochs * batches(sizes) - 1e-6) / batches(sizes)
+    examples = passes * whole(sizes)
     if config.same_local_steps or config.local_steps:
         steps = config.steps_of(float(sizes.mean()))
         examples = steps * np.minimum(whole(sizes), size)
@@ -401,7 +402,5 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
 def _records(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """Returns what `config.json` has of data and model beside the settings."""
     found: dict[str, Any] = {"class_names": list(task.class_names)}
-    if config.client_speeds is not None:
-        found["client_speeds_sha256"] = files.sha256(config.client_speeds)
     found[digests.INITIAL_WEIGHTS] = None
     return found | getattr(task.model_fn, "digests", {})

@@ -46,7 +46,7 @@ class UnequalWork:
 
     Attributes:
       seed: The run's seed.
-      steps: By client: the steps of its whole work.
+      steps: By client: the steps of its whole work, perhaps a fraction.
       local_epochs: The epochs of the whole work.
       dropout: The probability of dropping out.
       straggler_share: The probability of being a straggler.
@@ -58,7 +58,7 @@ class UnequalWork:
     """
 
     seed: int
-    steps: Mapping[str, int]
+    steps: Mapping[str, float]
     local_epochs: float
     num_drawn: int
     dropout: float = 0.0
@@ -126,10 +126,12 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
     """Returns the unequal work that the settings of a run ask for."""
     average = config.steps_of(sum(sizes) / len(sizes))
     are_alike = config.same_local_steps or config.local_steps
-    steps = {}
+    steps: dict[str, float] = {}
     for name, size in zip(client_ids, map(int, sizes)):
-        batches = size // config.batch_size if config.drop_remainder else size
-        whole = average if are_alike else config.steps_of(size)
+        batches = -(-size // config.batch_size)
+        if config.drop_remainder:
+            batches = size // config.batch_size
+        whole = average if are_alike else config.local_epochs * batches
         steps[name] = whole if batches else 0
     drawn = math.ceil(config.over_select * config.clients_per_round - 1e-6)
     speeds = {}
@@ -197,6 +199,11 @@ def read_table(path: str) -> list[tuple[Optional[str], tuple[float, float]]]:
         found.append((row.get("client"), (speed, transfer)))
     if not found:
         raise refuse("it has no rows.")
+    if strange := {*rows[0]} - {"client", "steps_per_second", "transfer_seconds"}:
+        raise refuse(f"it has an unknown column {min(map(str, strange))}.")
+    names = [name for name, _ in found if name is not None]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise refuse(f"it has several rows of {min(twice)}.")
     return found
 
 
