@@ -112,8 +112,7 @@ class _Applying:
                 update = update.trainable
             is_finite = numbers.all_finite(update)
             stepped = _stepped(optimizer, state, trainable, update)
-            skipped = getattr(optimizer, "skipped", lambda state: state)(state)
-            unmoved = (skipped, trainable)
+            unmoved: Any = (_skipped(optimizer, state), trainable)
             new_state, trainable = numbers.where(is_finite, stepped, unmoved)
             measurements: dict[str, Any] = collections.OrderedDict(
                 update_non_finite=tf.cast(tf.logical_not(is_finite), tf.int32)
@@ -123,6 +122,12 @@ class _Applying:
 
         self.types = (weights_type, update_type)
         self.initial_state, self.apply = initial_state, apply
+
+
+def _skipped(optimizer: Any, state: Any) -> Any:
+    """Returns the optimiser's state after a round without a step."""
+    has_schedule = hasattr(optimizer, "skipped")
+    return optimizer.skipped(state) if has_schedule else state
 
 
 def _averaged(statistics: Any, steps: Any) -> list[Any]:
