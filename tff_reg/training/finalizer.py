@@ -13,7 +13,7 @@ from tff_reg.training import description, numbers, optimizers
 
 NO_OPTIMIZER = (
     "{} makes the new model itself, without a server optimiser: use SGD with learning"
-    " rate 1, the default."
+    " rate 1 in all rounds, the default."
 )
 
 

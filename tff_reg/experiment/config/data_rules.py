@@ -26,10 +26,7 @@ def count_clients(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) 
     if not hasattr(tasks, "count_clients"):
         why = "client_data has no clients; give a dict of pairs (x, y) by client."
         raise SettingError("partition", "natural", why)
-    try:
-        there = tasks.count_clients(values["task"], values)
-    except ValueError as error:
-        raise SettingError("partition", "natural", str(error)) from error
+    there = tasks.count_clients(values["task"], values)
     count = values["num_clients"]
     if there is None:
         return

@@ -13,7 +13,6 @@ from typing import Any, Optional
 
 from tff_reg.models import names, weight_files
 from tff_reg.settings import SettingError, setting
-from tff_reg.training import process_settings
 
 _of_network = functools.partial(setting, group="Data and model")
 
@@ -38,7 +37,6 @@ class NetworkSettings:
         help="file of weights to begin with: final_weights.npz, Keras's .keras,"
         " .weights.h5 or .h5, or a PyTorch state_dict as .npz",
         placeholder="FILE",
-        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     mixed_precision: Optional[str] = _of_network(
         None,

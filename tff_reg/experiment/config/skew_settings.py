@@ -55,6 +55,7 @@ class SkewSettings(process_settings.PopulationSettings):
         " likewise",
         minimum=0,
         below=360,
+        keeps_whole=True,
     )
     label_noise: tuple[float, ...] = _of_data(
         (),

@@ -39,6 +39,7 @@ class WorkSettings:
         help="the least and the most epochs of stragglers, such as 1,4, drawn evenly"
         " for each visit: whole numbers between whole numbers",
         above=0,
+        keeps_whole=True,
     )
     client_speeds: Optional[str] = _of_rounds(
         None,
@@ -46,7 +47,6 @@ class WorkSettings:
         " transfer_seconds, for the simulated seconds of a round; without the column"
         " client, each client has one of the rows, drawn once",
         placeholder="FILE",
-        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
     )
     deadline: Optional[float] = _of_rounds(
         None,
@@ -87,6 +87,10 @@ def resolve(values: dict[str, Any], given: Mapping[str, Any]) -> None:
         values["deadline"] = None
     if values["over_select"] != 1 and values["client_sampling"] != "fixed":
         refuse("over_select", "it is for client_sampling=fixed.")
+    drawn = values["over_select"] * values["clients_per_round"]
+    if values["scale"] is None and drawn > values["num_clients"]:
+        why = f"it draws more than the {values['num_clients']} clients; give fewer"
+        refuse("over_select", f"{why} clients_per_round.")
     if values["aggregator"] == "dp":
         for name in ("dropout", "deadline", "over_select"):
             refuse(name, "aggregator=dp counts on cohorts of one size; leave it out.")

@@ -44,6 +44,20 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
                 "clients' accuracies are those on the clean test set, not on images"
                 " like theirs: client_test_share=0.2 measures these"
             )
+    tests = getattr(clients, "tests", None)
+    untested = 0 if tests is None else int((tests.client_sizes == 0).sum())
+    if config.client_evaluation is not None and untested:
+        yield (
+            f"{untested} of {len(sizes)} clients have no test examples of their own:"
+            " measures of clients leave them out"
+        )
+    if config.feature_noise and clients.arrays[0].dtype == np.float32:
+        largest = float(np.abs(clients.arrays[0]).max())
+        if largest > _LARGE:
+            yield (
+                f"feature_noise={config.feature_noise:g} is that of values in 0 to 1,"
+                f" and the examples reach up to {largest:g}"
+            )
     known = getattr(clients, "classes", None)
     # A part of the data may lack a class.
     if known is None or config.scale is not None:
