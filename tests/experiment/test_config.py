@@ -257,7 +257,7 @@ def test_a_file_without_a_process_is_no_runs():
         ({"imbalance_factor": 0.5}, "imbalance_factor=0.5: it must be at least 1"),
         ({"label_noise": (1.0,)}, "label_noise=1.0: it must be less than 1"),
         ({"rotations": (45,)}, "rotations=45: there is no 45; choose some of 0, 90"),
-        ({"hues": (120.0,)}, "hues=120.0: the task digits has no colours"),
+        ({"hues": (120.0,)}, "hues=120: the task digits has no colours"),
         ({"data_dir": "/d"}, "data_dir=/d: the task digits has no such option"),
         (
             {"partition": "split_file", "split_file": "f", "scale": "0.5"},

@@ -200,7 +200,7 @@ def damaged(folder):
 def test_refuses_data_without_what_is_needed(task, write, file, words, tmp_path):
     write(tmp_path)
     given = dict(data_dir=str(tmp_path / file), partition="natural")
-    with pytest.raises(SettingError, match=words) as caught:
+    with pytest.raises(tasks.TaskError, match=words) as caught:
         run_config.RunConfig(process="fedavg", task=task, **given).resolved()
     assert "\n" not in str(caught.value)
 
