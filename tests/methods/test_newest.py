@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tests import random_clients
 from tests.training import every_method
 from tff_reg import methods, testing, training
+from tff_reg.models import adjusted
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -48,6 +49,13 @@ def test_fedbabu_trains_a_part(part):
     for name, before, after in zip(("head", "body"), first, last):
         moves = any(not np.array_equal(a, b) for a, b in zip(before, after))
         assert moves == (part in (name, "all"))
+
+
+def test_fedbabu_needs_a_head_that_trains():
+    model_fn = adjusted.AdjustedModelFn(every_method.model_fn, freeze=["classifier"])
+    with pytest.raises(ValueError, match="fedbabu.* this layer and others train"):
+        sgd = training.build_sgd(0.1)
+        training.build_regularized(model_fn, [methods.FedBABU()], sgd)
 
 
 def test_fedproto_sends_the_means_of_the_last_epoch():

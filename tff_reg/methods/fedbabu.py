@@ -59,8 +59,11 @@ class FedBABU(method.Method):
     ) -> method.Tensors:
         if self.part == "all":
             return gradient
-        if not local.in_head:
-            raise contract.NeedError("it needs a network that shows its last layer.")
+        if {*local.in_head} != {True, False}:
+            raise contract.NeedError(
+                "it needs a network that shows its last layer, and of which this layer"
+                " and others train (see freeze and train)."
+            )
         decay = local.hparams.get("weight_decay", 0.0)
         return [
             # Weight decay, which comes next, then adds up to 0 exactly.
