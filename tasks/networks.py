@@ -38,7 +38,11 @@ def model_fn(
         return begun(built, settings)
     if name in names.KERAS_NAMES:
         built = keras_applications.build_model_fn(name, seed=seed, **shape, **patterns)
-        return begun(built, settings)
+        made = begun(built, settings)
+        if made is not built and not settings["initial_weights"].endswith(".npz"):
+            expected = keras_applications.expected_by(name)
+            made.said.append(f"weights of ImageNet for {name} expect {expected}")
+        return made
     built = models.build_model_fn(
         name, norm=norm, projector=settings["projector"], seed=seed, **shape
     )

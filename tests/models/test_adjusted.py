@@ -1,5 +1,7 @@
 """Networks of which a part trains."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,6 +102,22 @@ def test_a_network_of_keras_applications_begins_by_its_seed_and_trains_a_part():
         keras_applications.build_model_fn(
             "keras:MobileNet", image_shape=(8, 8, 1), num_classes=4, seed=0
         )
+
+
+@pytest.mark.parametrize(
+    "name, mean, std, is_bgr",
+    [
+        ("MobileNetV2", [0.5] * 3, [0.5] * 3, False),
+        ("EfficientNetB0", [0] * 3, [1 / 255] * 3, False),
+        ("DenseNet121", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], False),
+        ("ResNet50", np.divide([123.68, 116.779, 103.939], 255), [1 / 255] * 3, True),
+    ],
+)
+def test_images_are_as_a_network_of_keras_expects_them(name, mean, std, is_bgr):
+    found = keras_applications.expected_by(f"keras:{name}")
+    numbers = [float(each) for each in re.findall(r"[\d.]+", found)]
+    np.testing.assert_allclose(numbers, [*mean, *std], atol=1e-6)
+    assert ("blue before red" in found) == is_bgr
 
 
 def test_a_step_in_bfloat16_has_about_the_same_loss_and_gradient():

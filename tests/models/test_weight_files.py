@@ -109,6 +109,90 @@ def test_a_keras_model_begins_with_the_weights_of_another_one(suffix, tmp_path):
     assert made.digests != model_fn.digests
 
 
+def _dense(units, is_nested):
+    """A model of layers without names, whose numbers begin anywhere."""
+    layers = keras.layers
+    inner = [keras.Input((6,)), layers.Dense(6), layers.Dense(6)]
+    if is_nested:  # In a file, the outer layer's path comes first.
+        inner = [keras.Input((6,)), keras.Sequential(inner), layers.Dense(6)]
+    model = keras.Sequential([*inner, layers.Dense(units)])
+    rng = np.random.default_rng(units)
+    model.set_weights([rng.random(v.shape) for v in model.get_weights()])
+    return model
+
+
+@pytest.mark.parametrize("units", [6, 5], ids=["same head", "other head"])
+@pytest.mark.parametrize("is_nested", [False, True], ids=["flat", "nested"])
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5", ".h5", ".npz"])
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_that_keras_gave_are_no_names(suffix, is_nested, units, tmp_path):
+    path, saved = str(tmp_path / f"w{suffix}"), _dense(6, is_nested)
+    if suffix == ".npz":
+        names = models.keras_calls.names_of(saved.weights)
+        np.savez(path, **dict(zip(names, saved.get_weights())))
+    else:
+        (saved.save_weights if "weights" in suffix else saved.save)(path)
+    keras.utils.clear_session()
+    _ = keras.layers.Dense(1)
+    model_fn = models.from_keras(_dense(units, is_nested))
+    if is_nested and units == 5 and suffix in (".keras", ".weights.h5"):
+        with pytest.raises(SettingError, match="nothing in it"):
+            model_fn.beginning_with(path)  # The order of these layers is not known.
+        return
+    made = model_fn.beginning_with(path)
+    found = made.keras_model(models.initial_weights(made)).get_weights()
+    count = len(found) - 2 * (units == 5)
+    for value, expected in zip(found[:count], saved.get_weights()):
+        np.testing.assert_array_equal(value, expected)
+    assert made.said[0].startswith(f"{count} of {len(found)} weights")
+
+
+def test_a_norm_without_a_part_is_read_as_keras_reads_it_or_not_at_all(tmp_path):
+    def made(units):
+        layers = keras.layers
+        norms = [
+            layers.BatchNormalization(center=False, scale=s) for s in (True, False)
+        ]
+        model = keras.Sequential([keras.Input((4,)), *norms, layers.Dense(units)])
+        values = np.random.default_rng(units)
+        model.set_weights([values.random(v.shape) for v in model.get_weights()])
+        return model
+
+    saved, path = made(2), str(tmp_path / "w.weights.h5")
+    saved.save_weights(path)
+    same = models.from_keras(made(2)).beginning_with(path)
+    found = same.keras_model(models.initial_weights(same)).get_weights()
+    for value, expected in zip(found, saved.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    with pytest.raises(SettingError, match="nothing in it"):
+        models.from_keras(made(3)).beginning_with(path)
+
+
+@pytest.mark.parametrize("is_keras", [False, True], ids=["ours", "Keras"])
+def test_a_kernel_of_pytorch_behind_a_flattening_is_reordered(is_keras, tmp_path):
+    layers, path = keras.layers, str(tmp_path / "w.npz")
+    model_fn = models.build_model_fn("cnn", **{**SHAPE, "norm": "none"})
+    kernel, last = "classifier/hidden/kernel", "classifier.hidden.weight"
+    if is_keras:
+        kernel, last = "sequential/a/kernel", "a.weight"
+        conv = [keras.Input((2, 2, 64)), layers.Flatten(), layers.Dense(8, name="a")]
+        model_fn = models.from_keras(
+            keras.Sequential([*conv, layers.Dense(3)], name="sequential")
+        )
+    theirs = np.random.default_rng(0).random((128 if not is_keras else 8, 256))
+    np.savez(path, **{last: theirs.astype(np.float32)})
+    if is_keras:
+        made = model_fn.beginning_with(path)
+        found = dict(zip(made.plan.names, made.plan.values))
+    else:
+        made = adjusted.AdjustedModelFn(model_fn, initial_weights=path)
+        found = _named(made())
+    image = np.random.default_rng(1).random((2, 2, 64))
+    ours = image.reshape(-1) @ found[kernel]
+    expected = theirs @ image.transpose(2, 0, 1).reshape(-1)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "arrays, why",
     [

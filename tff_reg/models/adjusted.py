@@ -105,7 +105,14 @@ class AdjustedModelFn:
         values: dict[str, Any] = {}
         if initial_weights is not None:
             shapes = {name: tuple(v.shape) for name, v in named.items()}
-            values, self.said = weight_files.fit(initial_weights, shapes)
+            name_of = {id(variable): name for name, variable in named.items()}
+            flattened = {
+                name_of[id(layer.kernel)]: layer.flattened
+                for block in model.network.blocks
+                for layer in block.submodules
+                if hasattr(layer, "flattened")
+            }
+            values, self.said = weight_files.fit(initial_weights, shapes, flattened)
             self.digests = {
                 digests.INITIAL_WEIGHTS: digests.of_function(
                     {name: digests.of_examples(each) for name, each in values.items()}

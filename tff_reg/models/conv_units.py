@@ -110,7 +110,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
 
     def make(
         self,
-        features: int,
+        shape: Sequence[int],
         hidden: Sequence[int],
         *,
         pool: Optional[Callable] = None,
@@ -122,12 +122,14 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
         del norm
         self._pool = pool
         self.hidden = []
+        features = math.prod(shape)
         for number, units in enumerate(hidden, start=1):
             name = f"hidden{number}" if len(hidden) > 1 else "hidden"
             self.hidden.append(
                 layers.Dense(features, units, seeds, name=name, dtype=self.dtype)
             )
             features = units
+        self.hidden[0].flattened = shape  # Of the inputs: [height, width, channels].
         self.add_head(features, num_classes, projector=projector, seeds=seeds)
 
     def extract(self, x, forward: ForwardPass):

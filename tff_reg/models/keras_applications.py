@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tff_reg import seam
+from tff_reg.lazy import np
 from tff_reg.models import adjusted, keras_models
 from tff_reg.settings import SettingError
 
@@ -42,6 +43,19 @@ def build_model_fn(
         raise SettingError("model", name, f"{error}".splitlines()[0]) from error
     adjusted.freeze_keras(model, train, freeze)
     return keras_models.from_keras(model)
+
+
+def expected_by(name: str) -> str:
+    """Returns the settings with which images are as `preprocess_input` makes them."""
+    build = getattr(_keras().applications, name.partition(":")[2])
+    preprocess = importlib.import_module(build.__module__).preprocess_input
+    low, high, red = preprocess(np.array([[0.0] * 3, [255.0] * 3, [255.0, 0, 0]]))
+    order = 1 if red[0] == high[0] else -1  # -1: blue first.
+    std = 1 / (high - low)[::order]
+    mean = 0 - low[::order] * std
+    mean, std = (",".join(f"{each:.6g}" for each in given) for given in (mean, std))
+    more = "" if order == 1 else ", and blue before red, which no setting gives"
+    return f"--pixel_mean={mean} --pixel_std={std}{more}"
 
 
 def _keras() -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from tff_reg.data import digests
-from tff_reg.models import keras_calls
+from tff_reg.models import keras_calls, keras_parts
 from tff_reg.seam import keras_internals
 
 
@@ -80,3 +81,51 @@ def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
         return built
     model.set_weights(before)
     return copy
+
+
+def kind_of(layer: Any) -> str:
+    """Returns the name, but for its number, that Keras gives a layer without one."""
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def loaded(plan: Any, path: str) -> Optional[dict[str, Any]]:
+    """Returns a file's weights by a plan's names as Keras reads it, or None."""
+    if not path.endswith((".keras", ".weights.h5")):
+        return None  # Others have names, and an order.
+    model = plan.model
+    try:
+        copy = keras_calls.keras_of(model).models.clone_model(model)
+    except (NotImplementedError, TypeError, ValueError):
+        copy = model  # Sub-classed, for example.
+    with keras_parts.unchanged(model):
+        try:
+            copy.load_weights(path)
+        except (AttributeError, LookupError, OSError, TypeError, ValueError):
+            return None
+        values = dict(zip(map(id, model.weights), map(np.array, copy.weights)))
+    found = [values[id(variable)] for variable in plan.variables]
+    if [each.shape for each in found] != [each.shape for each in plan.values]:
+        return None
+    return dict(zip(plan.names, found))
+
+
+def flattened(plan: Any) -> dict[str, Any]:
+    """Returns the shapes before a flattening by the names of the kernels behind it.
+
+    The shape is None if it is not known or of no image: PyTorch may order it otherwise.
+    """
+    found, shape = {}, [1]
+    name_of = {id(v): name for v, name in zip(plan.variables, plan.names)}
+    for layer in keras_internals.layers_of(plan.model):
+        kernel: Any = getattr(layer, "kernel", None)
+        if type(layer).__name__ == "Flatten":
+            try:
+                shape = [*layer.input.shape[1:]]
+            except (AttributeError, ValueError):  # Of a sub-classed model.
+                shape = []
+        elif id(kernel) in name_of and len(kernel.shape) == 2:
+            if len(shape) != 1:
+                found[name_of[id(kernel)]] = shape if len(shape) == 3 else None
+            shape = [1]
+    return found

@@ -70,7 +70,13 @@ class KerasModelFn:
         """
         old, plan = self.plan.values, self.plan
         shapes = {name: v.shape for name, v in zip(plan.names, old)}
-        found, said = weight_files.fit(path, shapes)
+        found, said = weight_files.fit(
+            path,
+            shapes,
+            keras_copies.flattened(plan),
+            {keras_copies.kind_of(e) for e in keras_internals.layers_of(plan.model)},
+            functools.partial(keras_copies.loaded, plan, path),
+        )
         values = [found.get(n, v).astype(v.dtype) for n, v in zip(plan.names, old)]
         made = copy.copy(self)
         vars(made).pop("digests", None)

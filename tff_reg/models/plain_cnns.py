@@ -40,7 +40,6 @@ No plain CNN can run at a fraction of its width.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -134,7 +133,7 @@ def _classifier(
         )
     return functools.partial(
         conv_units.HiddenLayersClassifier,
-        channels * math.prod(sides),
+        (*sides, channels),
         hidden,
         pool=pool,
     )

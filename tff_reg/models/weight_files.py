@@ -1,6 +1,7 @@
 """Weights from a file for a model's variables: by name, else by the layers' order.
 
-The files are ours (`final_weights.npz`), Keras's (`.keras`, `.weights.h5`, `.h5`), and
+Keras itself reads its files for a model of the same structure, if `load` is given. The
+files are ours (`final_weights.npz`), Keras's (`.keras`, `.weights.h5`, `.h5`), and
 `.npz` of any names, such as those of a PyTorch `state_dict`. Parts of a name end at "/"
 or "."; the last part is the variable's role, which libraries call differently.
 """
@@ -11,7 +12,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import h5py, np
@@ -30,24 +31,31 @@ _ROLES = {
 _OF_NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 _KNOWN = ("kernel", "second_kernel", *_OF_NORM)
 # Axes of PyTorch's kernels in TensorFlow's order, by rank; of depthwise kernels last.
-_OF_PYTORCH = {2: [(1, 0)], 3: [(2, 1, 0)], 4: [(2, 3, 1, 0), (2, 3, 0, 1)]}
+_OF_PYTORCH: dict[int, Any] = {
+    2: [(1, 0)],
+    3: [(2, 1, 0)],
+    4: [(2, 3, 1, 0), (2, 3, 0, 1)],
+}
+# What Keras's files have beside the layers' weights.
+_NO_LAYER = re.compile("^(optimizer|metrics)/|/seed_generator")
 
 
-def read(path: str) -> dict[str, Any]:
-    """Returns a file's arrays by name.
+def read(path: str) -> tuple[dict[str, Any], set[str]]:
+    """Returns a file's arrays by name, and the names whose order it does not say.
 
     Raises:
       SettingError: If it cannot be read, or has numbers that are not finite.
     """
+    unordered: set[str] = set()
     try:
         if path.endswith(".npz"):
             with np.load(path, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
         elif path.endswith(".keras"):
             with zipfile.ZipFile(path) as whole:
-                arrays = dict(_of_h5(io.BytesIO(whole.read("model.weights.h5"))))
+                arrays, unordered = _of_h5(io.BytesIO(whole.read("model.weights.h5")))
         else:
-            arrays = dict(_of_h5(path))
+            arrays, unordered = _of_h5(path)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         why = f"it cannot be read ({str(error).splitlines()[0]})."
         raise SettingError(SETTING, path, why) from error
@@ -55,26 +63,50 @@ def read(path: str) -> dict[str, Any]:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             why = f"its array {name} has numbers that are not finite."
             raise SettingError(SETTING, path, why)
-    return arrays
+    return arrays, unordered
 
 
-def _of_h5(file: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the arrays in one of Keras's HDF5 files with names as in a model."""
+def _of_h5(file: Any) -> tuple[dict[str, Any], set[str]]:
+    """Reads one of Keras's HDF5 files, with names as in a model."""
+    arrays: dict[str, Any] = {}
+    # Names by their layers' ranks and by the layers' paths without numbers.
+    kinds: dict[Any, dict[str, list[str]]] = {}
     with h5py.File(file) as whole:
         legacy = whole.get("model_weights", whole)
         for layer in legacy.attrs.get("layer_names", ()):
             group = legacy[_text(layer)]
             for name in map(_text, group.attrs["weight_names"]):
-                yield name, group[name][()]
-        groups: list[tuple[str, Any]] = []
-        whole.visititems(lambda name, item: groups.append((name, item)))
-        # Keras 3 numbers layers of a kind, and a layer's weights.
-        for name, group in sorted(groups, key=lambda pair: _natural(pair[0])):
-            if name.endswith("vars") and len(group):
-                arrays = [group[str(n)][()] for n in range(len(group))]
-                roles = _roles_of([array.ndim for array in arrays])
-                for role, array in zip(roles, arrays):
-                    yield f"{_text(group.attrs['name'])}/{role}", array
+                arrays[name] = group[name][()]
+        paths: list[str] = []
+        whole.visit(paths.append)
+        # Keras 3 numbers the layers of a class, and a layer's weights.
+        for path in sorted(paths, key=_natural):
+            if path.rpartition("/")[2] != "vars" or _NO_LAYER.search(path):
+                continue
+            values = [whole[path][str(n)][()] for n in range(len(whole[path]))]
+            ranks = tuple(array.ndim for array in values)
+            layer = _layer_of(whole, path)
+            names = [f"{layer}/{role}" for role in _roles_of(path, ranks)]
+            arrays.update(zip(names, values))
+            same = kinds.setdefault(ranks, {})
+            same.setdefault(re.sub(r"_\d+", "", path), []).extend(names)
+    return arrays, {
+        name
+        for same in kinds.values()
+        if len(same) > 1
+        for names in same.values()
+        for name in names
+    }
+
+
+def _layer_of(whole: Any, path: str) -> str:
+    """Returns a layer's name, after those of the models and layers around it."""
+    parts, found = path.split("/")[:-1], []
+    for count, part in enumerate(parts, start=1):
+        group = whole.get("/".join([*parts[:count], "vars"]))
+        if group is not None:
+            found.append(_text(group.attrs.get("name", part)))
+    return "/".join(found)
 
 
 def _text(value: Any) -> str:
@@ -86,23 +118,35 @@ def _natural(name: str) -> list[Any]:
     return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", name)]
 
 
-def _roles_of(ranks: Sequence[int]) -> list[str]:
-    """Returns the roles of a layer's weights of these ranks, in Keras's order."""
-    if max(ranks) == 1:  # A norm, which may lack its scale.
-        return [*(_OF_NORM[1:] if len(ranks) == 3 else _OF_NORM), *map(str, ranks[4:])]
-    has_two = len(ranks) > 1 and ranks[0] == ranks[1]  # A cell, a separable layer.
-    kernels = ["kernel", "second_kernel"] if has_two else ["kernel"]
-    return [*kernels, "beta", *map(str, ranks)][: len(ranks)]
+def _roles_of(path: str, ranks: Sequence[int]) -> list[str]:
+    """Returns the roles of a layer's weights of these ranks; numbers if unknown."""
+    if max(ranks, default=0) > 1:
+        has_two = len(ranks) > 1 and ranks[0] == ranks[1]  # A cell, a separable layer.
+        kernels = ["kernel", "second_kernel"] if has_two else ["kernel"]
+        known = [kernels, [*kernels, "beta"]]
+    else:  # A norm; of those without scale or centre the file does not say which.
+        known = [[*_OF_NORM]]
+        known += [] if "batch_normalization" in path else [[*_OF_NORM[:2]]]
+    numbers = [*map(str, range(len(ranks)))]
+    return next((each for each in known if len(each) == len(ranks)), numbers)
 
 
 def fit(
-    path: str, shapes: Mapping[str, Sequence[int]]
+    path: str,
+    shapes: Mapping[str, Sequence[int]],
+    flattened: Mapping[str, Optional[Sequence[int]]],
+    kinds: Collection[str] = (),
+    load: Callable[[], Optional[dict[str, Any]]] = dict,
 ) -> tuple[dict[str, Any], list[str]]:
     """Reads the arrays of a file that fit a model's variables.
 
     Args:
       path: The file.
       shapes: The variables' shapes by name, in order.
+      flattened: The shapes [height, width, channels] before the flattening of the
+        kernels behind one; None if PyTorch's order of the rows is not known.
+      kinds: Names that Keras gives to layers without one, but for their numbers.
+      load: Reads the file as Keras does; nothing if Keras cannot.
 
     Returns:
       The arrays by the variables' names, and a report: what fitted, what did not.
@@ -110,14 +154,18 @@ def fit(
     Raises:
       SettingError: If the file cannot be read, or nothing fits.
     """
-    stored = read(path)
-    pairs = _by_name(shapes, stored)
-    named = len(pairs)
-    taken = {*pairs.values()}
-    pairs |= _by_order(
-        {name: shape for name, shape in shapes.items() if name not in pairs},
+    stored, unordered = read(path)
+    file = f"weights are from {os.path.basename(path)}"
+    if len(stored) == len(shapes) and (loaded := load()):
+        return loaded, [f"{len(loaded)} of {len(shapes)} {file}, as Keras reads it"]
+    by_name = _by_name(shapes, stored, kinds)
+    taken = {*by_name.values()} | unordered
+    pairs = by_name | _by_order(
+        {name: shape for name, shape in shapes.items() if name not in by_name},
         {name: value for name, value in stored.items() if name not in taken},
     )
+    behind = {o: s for o, s in flattened.items() if pairs.get(o, "").endswith("weight")}
+    pairs = {o: t for o, t in pairs.items() if behind.get(o, ()) is not None}
     if not pairs:
         first, other = (", ".join(list(each)[:3]) for each in (stored, shapes))
         why = (
@@ -125,9 +173,16 @@ def fit(
             " name or by shape; give a file of this network."
         )
         raise SettingError(SETTING, path, why)
-    values = {o: _shaped(stored[t], t, o, shapes[o]) for o, t in pairs.items()}
-    report = f"{len(values)} of {len(shapes)} weights are from {os.path.basename(path)}"
-    report += f", {named} by name, {len(values) - named} by the order of layers"
+    values: dict[str, Any] = {
+        o: _shaped(stored[t], t, o, shapes[o]) for o, t in pairs.items()
+    }
+    for own, shape in behind.items():
+        if shape is not None:  # PyTorch flattens the channels first.
+            rows = values[own].reshape(shape[2], shape[0], shape[1], -1)
+            values[own] = np.moveaxis(rows, 0, 2).reshape(shapes[own])
+    named = len(pairs.keys() & by_name.keys())
+    report = f"{len(values)} of {len(shapes)} {file}, {named} by name"
+    report += f", {len(values) - named} by the order of layers"
     missing = [name for name in shapes if name not in pairs]
     unused = [name for name in stored if name not in pairs.values()]
     return values, [
@@ -141,18 +196,23 @@ def _named(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:3])}{more}" if names else ""
 
 
-def _key(name: str, rank: int) -> tuple[str, ...]:
+def _key(name: str, rank: int, kinds: Collection[str] = ()) -> tuple[str, ...]:
     *parts, last = name.split(":")[0].replace(".", "/").split("/")
     is_scale = last == "weight" and rank == 1
+    # Keras numbers layers without a name by what was made before.
+    stems = [re.sub(r"_\d+$", "", part) for part in parts]
+    parts = [stem if stem in kinds else part for part, stem in zip(parts, stems)]
     return *parts, "gamma" if is_scale else _ROLES.get(last, last)
 
 
-def _by_name(shapes: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, str]:
+def _by_name(
+    shapes: Mapping[str, Any], stored: Mapping[str, Any], kinds: Collection[str]
+) -> dict[str, str]:
     """Pairs variables with the only array of the same name, or ending of a name."""
-    theirs = {name: _key(name, value.ndim) for name, value in stored.items()}
+    theirs = {name: _key(name, value.ndim, kinds) for name, value in stored.items()}
     pairs: dict[str, str] = {}
     for name, shape in shapes.items():
-        own = _key(name, len(shape))
+        own = _key(name, len(shape), kinds)
         same = [t for t, key in theirs.items() if key == own]
         same = same or [t for t, key in theirs.items() if _end_alike(key, own)]
         if (
@@ -175,7 +235,10 @@ def _by_order(shapes: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str,
     def fits(own: str, other: str) -> bool:
         return _shaped(stored[other], other, own, shapes[own]) is not None
 
-    if len(shapes) == len(stored) and all(map(fits, shapes, stored)):
+    if len(shapes) == len(stored) and all(
+        fits(own, other) and _roles_fit(own, other, len(shapes[own]))
+        for own, other in zip(shapes, stored)
+    ):
         return dict(zip(shapes, stored))
     pairs: dict[str, str] = {}
     ours = _layers({name: len(shape) for name, shape in shapes.items()})
@@ -188,6 +251,11 @@ def _by_order(shapes: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str,
         ):
             pairs.update(pair for each in both for pair in each if fits(*pair))
     return pairs
+
+
+def _roles_fit(own: str, other: str, rank: int) -> bool:
+    roles = {_key(own, rank)[-1], _key(other, rank)[-1]}
+    return len(roles) == 1 or not roles <= {*_KNOWN}
 
 
 def _layers(ranks: Mapping[str, int]) -> dict[Any, list[list[str]]]:
