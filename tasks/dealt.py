@@ -26,8 +26,8 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
       `test_domains` all examples of these do.
 
     Raises:
-      SettingError: If nothing is left to train on, or of a class, or there is no such
-        domain.
+      SettingError: If nothing is left to train on, or of a class, there is no such
+        domain, or clients that have test examples should hold out others.
       PartitionError: If the partition does not fit the data.
     """
     seed, is_natural = settings.seed_of_split, settings.partition == natural.NAME
@@ -49,9 +49,11 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
         num_owners=len(data.client_names) or None,
         split_file=settings.split_file,
     )
-    if is_natural and settings.scale is not None:
-        scale = scale_lib.parse(settings.scale)
-        return reduced_data.of_clients(data, positions, scale)
+    if is_natural:
+        _, tests = natural.named(data, settings)
+        if settings.scale is not None:
+            scale = scale_lib.parse(settings.scale)
+            return reduced_data.of_clients(data, positions, tests, scale)
     return data, positions
 
 

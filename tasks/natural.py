@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.data import partitions
@@ -13,15 +14,20 @@ from tff_reg.tasks.image_data import ImageData
 NAME = partitions.natural.__name__
 
 
-def numbered(train: np.ndarray, test: np.ndarray | None = None) -> dict[str, Any]:
+def numbered(
+    train: np.ndarray,
+    test: np.ndarray | None = None,
+    *,
+    clients: Sequence[str] | None = None,
+) -> dict[str, Any]:
     """Returns the fields of `ImageData` for each example's client, a number or text.
 
-    Clients are sorted by name; -1 is a test example of a client without training
-    examples.
+    Clients are sorted by name, by default those with training examples; -1 is a test
+    example of another client.
     """
-    names, clients = np.unique(train, return_inverse=True)
+    names = np.unique(train if clients is None else np.array(clients))
     found: dict[str, Any] = {"client_names": tuple(map(str, names))}
-    found["clients"] = clients.astype(np.int32)
+    found["clients"] = np.searchsorted(names, train).astype(np.int32)
     if test is not None:
         place = np.minimum(np.searchsorted(names, test), len(names) - 1)
         found["test_clients"] = np.where(names[place] == test, place, -1)

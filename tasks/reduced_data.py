@@ -47,14 +47,27 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
 
 
 def of_clients(
-    data: ImageData, positions: list[np.ndarray], scale: scale_lib.Scale
+    data: ImageData,
+    positions: list[np.ndarray],
+    tests: list[np.ndarray] | None,
+    scale: scale_lib.Scale,
 ) -> tuple[ImageData, list[np.ndarray]]:
-    """Returns a part of the test examples, and with `tiny` of each client's, too."""
-    most = scale("train_examples", len(data.y_train)) // len(positions)
-    if scale.fraction is None:
-        positions = [own[: max(1, most)] for own in positions]
+    """Returns a part of the test examples, and with `tiny` of each client's, too.
+
+    The clients, of which there are fewer already, keep their own test examples (with
+    `tiny` a share, of each at least one); others are added up to the scaled number.
+    """
     count = scale("test_examples", len(data.y_test))
-    chosen = np.linspace(0, len(data.y_test) - 1, count).astype(int)
+    tests = [] if tests is None else tests
+    if scale.fraction is None:
+        most = scale("train_examples", len(data.y_train)) // len(positions)
+        positions = [own[: max(1, most)] for own in positions]
+        share = min(1, count / max(1, sum(map(len, tests))))
+        tests = [own[: max(1, round(share * len(own)))] for own in tests]
+    kept = np.concatenate([np.zeros(0, int), *tests])
+    rest = np.setdiff1d(np.arange(len(data.y_test)), kept)
+    more = np.linspace(0, rest.size - 1, max(0, count - kept.size)).astype(int)
+    chosen = np.sort(np.concatenate([kept, rest[more]]))
     return dataclasses.replace(data, **data.test_part(chosen)), positions
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tff_reg.data import augmentation, dtypes
+from tff_reg.data import dtypes
 from tff_reg.lazy import np
 from tff_reg.models import names
 from tff_reg.tasks import image_data, tables
@@ -37,13 +37,17 @@ def load(data_dir: str, **columns: Any) -> image_data.ImageData:
         if texts or not frame.shape[1]:
             what = f"texts in {', '.join(texts)}" if texts else "no features"
             raise DataError(f"{data_dir} has {what}; give columns of numbers.")
-        x = frame.to_numpy(np.float32)
-        dtypes.check_finite(x, data_dir)
-        mean, deviation = (each(x[train], 0, np.float64) for each in (np.mean, np.std))
-        deviation = np.where(deviation > 0, deviation, 1)
-        normalize_fn = augmentation.normalize(
-            mean.tolist(), deviation.tolist(), largest=1.0
-        )
+        if nameless := [n for n in frame if str(n).startswith("Unnamed: ")]:
+            raise DataError(
+                f"{data_dir} has a column without a name, which pandas calls"
+                f" {nameless[0]}: remove it, or write the file with index=False."
+            )
+        x = frame.to_numpy(np.float64)
+        dtypes.check_finite(x.astype(np.float32), data_dir)
+        mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
+        deviation = np.where(np.ptp(x[train], axis=0) * deviation > 0, deviation, 1)
+        normalize_fn = dtypes.Standardized((*mean.tolist(),), (*deviation.tolist(),))
+        x = ((x - mean) / deviation).astype(np.float32)
         return x, {"normalize_fn": normalize_fn}
 
     return tables.load(data_dir, features, **columns)

@@ -96,9 +96,9 @@ def _values(frame: Any, name: str, path: str) -> np.ndarray:
     column = frame[name]
     if column.isna().any():
         raise DataError(f"{name} in {path} has empty cells; fill or remove these rows.")
-    try:
-        numbers = column.to_numpy(np.float64)
-    except (TypeError, ValueError):
-        return column.to_numpy().astype(str)
-    whole = numbers.astype(np.int64)
-    return whole if np.array_equal(whole, numbers) else numbers
+    values = column.to_numpy()
+    if values.dtype.kind not in "biuf":
+        return values.astype(str)
+    # From 2**53 on a float may stand for several whole numbers.
+    is_exact = (np.rint(values) == values) & (np.abs(values) < 2**53)
+    return values.astype(np.int64) if is_exact.all() else values

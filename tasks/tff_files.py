@@ -113,7 +113,9 @@ class File:
                 raise DataError(f"{self.name} in {data_dir} has no {split} examples.")
             parts.append(tuple(map(np.concatenate, zip(*found))))
             owners.append(np.array(own))
-        fields |= natural.numbered(*owners)
+        # Also those whose examples are too short for one window.
+        names = clients or self.clients(data_dir)
+        fields |= natural.numbered(*owners, clients=names)
         train, test = parts
         return image_data.of_parts(train, test, class_names, data_dir, **fields)
 

@@ -13,7 +13,7 @@ from tff_reg.experiment.config import run_config, task_settings
 from tff_reg.experiment.rounds import runs
 from tff_reg.models import keras_nets
 from tff_reg.settings import SettingError
-from tff_reg.tasks import natural, own_data
+from tff_reg.tasks import natural, own_data, tables
 
 NAMES = ["ann", "bob", "cai"]
 
@@ -50,7 +50,7 @@ def rows(**columns):
 
 def of_table(folder):
     number = np.arange(60.0)
-    rows(size=number, age=number**2).to_csv(folder / "t.csv", index=False)
+    rows(size=number, time=1.6e9 + number % 7).to_csv(folder / "t.csv", index=False)
     return "table", folder / "t.csv"
 
 
@@ -128,10 +128,29 @@ def test_tables_are_standardised_by_their_training_rows(tmp_path):
     _, path = of_table(tmp_path)
     data = tasks.read("table", data_dir=str(path), partition="iid", num_clients=2)[0]
     assert data.x_train.shape == (54, 2) and data.x_test.shape == (6, 2)
-    x = data.x_train.astype(float)
-    expected = (data.x_test - x.mean(axis=0)) / x.std(axis=0)
-    np.testing.assert_allclose(data.normalize_fn(data.x_test), expected, rtol=1e-5)
+    number = np.arange(60.0)
+    raw = np.stack([number, 1.6e9 + number % 7], axis=1)
+    found = np.concatenate([data.x_train, data.x_test])
+    order = np.argsort(found[:, 0])  # By their size.
+    x = raw[order < 54]
+    expected = (raw - x.mean(axis=0)) / x.std(axis=0)
+    np.testing.assert_allclose(data.normalize_fn(found[order]), expected, atol=1e-6)
+    np.testing.assert_array_equal(data.normalize_fn.of_raw(raw), found[order])
     assert np.bincount(data.test_clients).tolist() == [2, 2, 2]
+
+
+def test_numbers_and_texts_of_clients_stay_apart(tmp_path):
+    for number, (given, names) in enumerate(
+        [
+            ([2**60, 2**60 + 1], [str(2**60), str(2**60 + 1)]),
+            (["7", "007"], ["007", "7"]),
+            ([1.0, 10.0], ["1", "10"]),
+            ([0.5, 2.0**53], ["0.5", str(2.0**53)]),
+        ]
+    ):
+        path = str(tmp_path / f"{number}.parquet")
+        rows(n=1).assign(client=given * 30).to_parquet(path)
+        assert [*tables.clients(path)] == names
 
 
 def test_texts_become_the_numbers_of_their_words(tmp_path):
@@ -175,6 +194,34 @@ def test_next_characters_and_words_follow_what_is_before_them(tmp_path):
     (tmp_path / "stackoverflow.word_count").write_text("i 9\ndo 7\nhow 5\n")
     data, _ = tasks.read("stackoverflow", vocabulary_size=2, **options)
     assert data.class_names == ("i", "do")
+
+
+def test_a_client_without_a_whole_window_has_nothing_to_train_on(tmp_path):
+    lines = {name: {"snippets": ["Hark!"]} for name in NAMES}
+    train = {**lines, "bob": {"snippets": ["x"]}}
+    layouts.write_tff_file(
+        tmp_path / "shakespeare.sqlite", dict(train=train, test=lines)
+    )
+    given = dict(task="shakespeare", data_dir=str(tmp_path), partition="natural")
+    data, positions = tasks.read(num_clients=3, **given)
+    names, tests = natural.named(
+        data, task_settings.TaskSettings(num_clients=3, **given)
+    )
+    assert names == NAMES and [*map(len, tests)] == [4, 4, 4]
+    assert [*map(len, positions)] == [4, 0, 4]
+
+
+def test_clients_of_a_small_run_keep_their_tests(tmp_path):
+    name, path = of_arrays(tmp_path)
+    given = dict(task=name, data_dir=str(path), partition="natural", num_clients=2)
+    whole, _ = tasks.read(**given)
+    for scale, count in (("0.1", 4), ("0.85", 5), ("1", 6)):
+        data, _ = tasks.read(scale=scale, **given)
+        _, tests = natural.named(data, task_settings.TaskSettings(**given))
+        assert [*map(len, tests)] == [2, 2] and len(data.y_test) == count
+        assert np.isin(data.x_test, whole.x_test).all()
+    with pytest.raises(SettingError, match="clients have test examples of their own"):
+        tasks.read(client_test_share=0.5, **given)
 
 
 def table_without(column):
@@ -229,6 +276,9 @@ def test_a_table_with_cells_that_are_no_numbers(tmp_path):
         rows(**columns).to_csv(path, index=False)
         with pytest.raises(ValueError, match=words):
             tasks.read("table", **read)
+    rows(n=1).to_csv(path)
+    with pytest.raises(tasks.DataError, match="without a name, .* Unnamed: 0: remove"):
+        tasks.read("table", **read)
     path.write_text('label\n"a')
     with pytest.raises(tasks.DataError, match="cannot be read as a table"):
         tasks.read("table", **read)
@@ -261,7 +311,7 @@ def test_a_run_measures_the_clients_on_their_own_tests_and_resumes(tmp_path):
             output_dir=str(tmp_path / where),
             **data,
         )
-        runs.run(config)
+        result = runs.run(config)
     final = [tmp_path / where / "final_weights.npz" for where in ("once", "twice")]
     assert final[0].read_bytes() == final[1].read_bytes()
     task = tasks.build(**data)
@@ -273,6 +323,10 @@ def test_a_run_measures_the_clients_on_their_own_tests_and_resumes(tmp_path):
         x = task.normalize_fn(own["x"])
         right = np.argmax(model(x).numpy(), axis=-1) == own["y"]
         assert accuracy == right.mean()
+    raw = pandas.read_csv(path)[["size", "time"]].to_numpy()
+    x = np.concatenate([task.client_data.arrays[0], task.test_arrays()[0]])
+    expected = model(x[np.argsort(x[:, 0])])
+    np.testing.assert_allclose(result.model.predict(raw), expected, rtol=1e-5)
     # Client data with tests in other arrays are taken over, too.
     own = own_data.OwnData(task.client_data, (own["x"], own["y"]), model, {})
     for positions, clients in (

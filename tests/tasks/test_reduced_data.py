@@ -60,6 +60,16 @@ def test_a_small_subset_has_only_the_first_classes():
     assert len(part.class_names) == 100
 
 
+def test_a_smoke_test_has_some_test_examples_of_each_client():
+    tests = np.split(np.arange(43), [40])
+    data = numbered_data(2, 1, 100)
+    part, dealt = reduced_data.of_clients(
+        data, np.split(np.arange(100), 2), tests, TINY
+    )
+    assert part.x_test[:, 0, 0, 0].tolist() == [*range(22), 40, 41]
+    assert [*map(len, dealt)] == [24, 24]
+
+
 @pytest.mark.parametrize(
     "name", [n for n in tasks.names() if tasks.defaults(n).image_shape]
 )

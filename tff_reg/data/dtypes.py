@@ -20,6 +20,30 @@ class Cast:
         return tf.cast(examples, self.dtype)
 
 
+@dataclasses.dataclass(frozen=True)
+class Standardized:
+    """The batch function of rows that are stored standardised, in float64.
+
+    Attributes:
+      mean: The mean of each raw feature.
+      deviation: The deviation of each raw feature.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, examples: Any, key: Any = None) -> Any:
+        del key
+        return tf.cast(examples, tf.float32)
+
+    def of_raw(self, examples: Any) -> Any:
+        """Standardises raw examples, float64 [n, features], to float32."""
+        mean, deviation = (
+            tf.constant(v, tf.float64) for v in (self.mean, self.deviation)
+        )
+        return tf.cast((examples - mean) / deviation, tf.float32)
+
+
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function under AutoGraph, but one of ours as it is: none needs that.
 

@@ -34,13 +34,15 @@ def export(run: TrainedRun, output: files.PathLike) -> pathlib.Path:
     folder = pathlib.Path(tempfile.mkdtemp(dir=output.parent, prefix=".export-"))
     try:
         written = folder / output.name
-        trained_model.TrainedModel(model, run.task.normalize_fn, spec).save(written)
+        served = trained_model.TrainedModel(model, run.task.normalize_fn, spec)
+        served.save(written)
         weights = [*model.trainable_variables, *model.non_trainable_variables]
         names = models.keras_calls.names_of(weights)
         arrays = dict(zip(names, weights)) | dict(model.network.frozen)
         arrays = files.npz({name: np.asarray(each) for name, each in arrays.items()})
         (written / WEIGHTS).write_bytes(arrays)
-        text = json.dumps(_metadata(run, model.network, images), indent=2) + "\n"
+        found = _metadata(run, model.network, served.input_spec)
+        text = json.dumps(found, indent=2) + "\n"
         (written / METADATA).write_text(text, "utf-8")
         os.replace(written, output)
     finally:
@@ -57,13 +59,13 @@ def check(output: files.PathLike) -> pathlib.Path:
     return output
 
 
-def _metadata(run: TrainedRun, network: Any, images: np.ndarray) -> dict[str, Any]:
+def _metadata(run: TrainedRun, network: Any, spec: Any) -> dict[str, Any]:
     outputs = "logits, whose tf.nn.softmax are probabilities"
     if network.gives_probabilities:
         outputs = "probabilities"
     return {
         "class_names": list(run.task.class_names),
-        "input": {"shape": [None, *images.shape[1:]], "dtype": images.dtype.name},
+        "input": {"shape": spec.shape.as_list(), "dtype": spec.dtype.name},
         "output": f"{outputs}, in the order of class_names",
         "preprocessing": "in the model",
         "vocabulary": list(run.task.vocabulary),

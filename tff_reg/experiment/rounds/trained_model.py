@@ -28,11 +28,17 @@ class TrainedModel(tf.Module):
         # TensorFlow saves the variables that are an attribute.
         self.weights = [*model.trainable_variables, *model.non_trainable_variables]
 
+        spec = model.input_spec["x"] if input_spec is None else input_spec
+        if isinstance(preprocess_fn, dtypes.Standardized):
+            # float32 does not hold each raw number, such as a time stamp.
+            preprocess_fn = preprocess_fn.of_raw
+            spec = tf.TensorSpec(spec.shape, tf.float64)
+
         def serve(x):
             x = dtypes.converted(preprocess_fn)(x) if preprocess_fn else x
             return model.predict_on_batch(x, training=False)
 
-        spec = model.input_spec["x"] if input_spec is None else input_spec
+        self.input_spec = spec
         self._serve = tf.function(serve, input_signature=[spec], autograph=False)
 
     def predict(self, x: Any) -> Any:
