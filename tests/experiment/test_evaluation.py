@@ -1,11 +1,13 @@
 import collections
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import experiment, models
+from tff_reg import data as data_lib, experiment, models
+from tff_reg.experiment.rounds import subsets
 from tff_reg.lazy import keras
 
 
@@ -62,6 +64,32 @@ def test_means_over_examples_are_exact_whatever_the_batch_size(model_fn, data):
         assert result["few_shot/accuracy"] == few
         assert result["accuracy"] == np.mean(logits.argmax(-1) == y)
         np.testing.assert_allclose(result["loss"], losses.mean(), rtol=1e-5)
+
+
+def test_the_digest_is_of_examples_and_subsets(model_fn, data):
+    x, y = data
+    found = set()
+    for masks in ({}, {"a": y < 2}, {"a": y < 1}, {"b": y < 1}):
+        evaluate = experiment.CentralEvaluation(model_fn, x, y, subsets=masks)
+        found.add(evaluate.digests["test_examples"])
+    assert len(found) == 4
+
+
+def test_classes_are_large_by_what_the_clients_train_on():
+    y = np.repeat([0, 1, 2], [150, 30, 30]).astype(np.int32)
+    task = types.SimpleNamespace(
+        client_data=data_lib.ArrayClientData(
+            np.zeros([210, 1], np.float32), y, [np.arange(150), np.arange(120, 170)]
+        ),
+        train_labels=y,
+        test_arrays=lambda: (None, np.array([2, 1, 0])),
+    )
+    found = {name: [*mask] for name, mask in subsets.of_task(task, True).items()}
+    assert found == {
+        "many_shot": [False, False, True],
+        "medium_shot": [False, True, False],
+        "few_shot": [True, False, False],
+    }
 
 
 def test_what_is_no_number_predicts_nothing(model_fn, data):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
+from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import description, progress, runs
 
 SMALL = dict(
@@ -186,7 +187,7 @@ def test_a_run_on_skewed_clients_resumes_to_the_same_numbers(tmp_path):
         results.append([{n: row[n] for n in {*row} - left_out} for row in result.rows])
     assert results[0] == results[1]
     row, task = result.rows[-1], runs.build_task(config.resolved())
-    sizes = np.bincount(task.train_labels)
+    sizes = np.bincount(task.train_labels[np.concatenate(task.partition)])
     shots = np.digitize(sizes, [20, 101])[task.test_arrays()[1]]
     names = ("few_shot", "medium_shot")
     found = [row[f"evaluation/{name}/accuracy"] for name in names]
@@ -196,6 +197,7 @@ def test_a_run_on_skewed_clients_resumes_to_the_same_numbers(tmp_path):
         zip(reversed(names), found[::-1])
     )
     assert "few_shot" in "".join(description.result(result.summary, tmp_path))
+    assert trained.load(where, tasks=tasks).round_num == 2
     with pytest.raises(ValueError, match="digest_of_data|label_noise"):
         other = {**given, "label_noise": 0.3, "output_dir": where, "total_rounds": 4}
         experiment.run(experiment.RunConfig(**other))

@@ -67,6 +67,13 @@ def of_examples(*arrays: Any) -> str:
     return digest.hexdigest()
 
 
+def of_tests(x: Any, y: Any, subsets: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the digest of test examples and of their subsets' names and masks."""
+    masks = [*map(np.asarray, subsets.values())]
+    names = [np.array([*subsets])] if subsets else []
+    return {TEST_EXAMPLES: of_examples(x, y, *masks, *names)}
+
+
 def of_function(function: Any) -> str:
     """Returns the digest of a function's code and of the values that it computes with.
 

@@ -23,6 +23,7 @@ from tff_reg.experiment.rounds import (
     local,
     process_state,
     runs,
+    subsets,
 )
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
@@ -249,9 +250,11 @@ def load(
     check_is_whole(config, path)
     task = runs.build_task(config, tasks)
     # Training examples are analysed, too, so all must be those of the run.
-    tested = digests.of_examples(*map(np.asarray, task.test_arrays()))
+    x, y = map(np.asarray, task.test_arrays())
+    parts = subsets.of_task(task, config.imbalance_factor is not None)
+    tested = digests.of_tests(x, y, parts)
     of_clients = getattr(task.client_data, "digests", {})
-    recorded = digests.recorded({**of_clients, digests.TEST_EXAMPLES: tested})
+    recorded = digests.recorded({**of_clients, **tested})
     directory.check(recorded | getattr(task.model_fn, "digests", {}))
     found = TrainedRun(
         directory, config, task, checkpoint.round_num, checkpoint, weights

@@ -169,8 +169,8 @@ class CentralEvaluation:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of the test examples."""
-        return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
+        """The digest of the test examples and of their subsets."""
+        return digests.of_tests(self._x, self._y, self.subsets)
 
     @property
     def functions(self) -> tuple:

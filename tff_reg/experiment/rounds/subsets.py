@@ -1,8 +1,8 @@
 """Subsets of the test examples, whose accuracies are measured, too.
 
-They are the domains and, in a long tail, the classes with many training examples (more
-than 100), with medium (20 to 100) or few (less than 20): Z. Liu et al., "Large-Scale
-Long-Tailed Recognition in an Open World", CVPR 2019, Section 5.
+They are the domains and, in a long tail, the classes of which the clients train on many
+examples (more than 100), medium (20 to 100) or few (less than 20): Z. Liu et al.,
+"Large-Scale Long-Tailed Recognition in an Open World", CVPR 2019, Section 5.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ def of_task(task: Any, has_tail: bool) -> dict[str, Any]:
 
     Args:
       task: The task.
-      has_tail: Whether classes are told apart by their training examples.
+      has_tail: Whether classes are told apart by the clients' training examples.
     """
     found = {}
     if getattr(task, "test_domains", None) is not None:
         for number, name in enumerate(task.domain_names):
             found[f"domain/{name}"] = task.test_domains == number
     if has_tail:
-        labels = task.test_arrays()[1]
-        sizes = np.bincount(task.train_labels, minlength=1 + labels.max())[labels]
+        labels, clients = task.test_arrays()[1], task.client_data
+        own = np.concatenate([*map(clients.client_positions, clients.client_ids)])
+        trained = task.train_labels[np.unique(own)]
+        sizes = np.bincount(trained, minlength=1 + labels.max())[labels]
         found["many_shot"] = sizes > 100
         found["medium_shot"] = (sizes >= 20) & (sizes <= 100)
         found["few_shot"] = sizes < 20
