@@ -12,10 +12,11 @@ Y = np.arange(900, dtype=np.int32) % 5
 PARTS = np.split(np.arange(900), 3)
 
 
-def skewed(held_out=None, x=X, parts=PARTS, seed=0, **given):
+def skewed(held_out=None, x=X, parts=PARTS, seed=0, num_classes=5, **given):
     clients = data.ArrayClientData(x, Y, parts).hold_out(held_out, 1)
     largest = 255.0 if x.dtype == np.uint8 else None
-    return skews.apply(clients, given, seed=seed, num_classes=5, largest=largest)
+    options = dict(seed=seed, num_classes=num_classes, largest=largest)
+    return skews.apply(clients, given, **options)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
@@ -77,6 +78,7 @@ def test_exactly_the_share_of_labels_is_wrong_and_held_out_ones_are_right():
         (dict(hues=(9.0,), x=X[..., :1]), "hues=9.0: it needs uint8 images with three"),
         (dict(rotations=(90,), x=X[:, :7]), "rotations=90: it needs square images"),
         (dict(label_noise=(0.1,), parts=[PARTS[0]] * 2), "client_0001 shares examples"),
+        (dict(label_noise=(0.1,), num_classes=1), "noise=0.1: the data have one class"),
     ],
 )
 def test_raises_on_examples_that_cannot_be_skewed(given, words):

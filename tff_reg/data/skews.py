@@ -60,7 +60,8 @@ def apply(
       largest: The largest pixel of uint8 images; None for float32, as if it were 1.
 
     Raises:
-      SettingError: If clients share examples, or these are no images for a setting.
+      SettingError: If clients share examples, or these are no images for a setting, or
+        of one class only.
     """
     skews = of_clients(settings, len(clients.client_ids))
     if not any(skews):
@@ -69,7 +70,7 @@ def apply(
     tests, of_tests, apart = clients.tests, (x, y), None
     if tests is not None and tests.arrays[1] is not clients.arrays[1]:
         apart, of_tests = tests, (tests.arrays[0].copy(), tests.arrays[1])
-    _check(settings, x)
+    _check(settings, x, num_classes)
     visited = np.zeros(len(y), bool)
     for name, skew in zip(clients.client_ids, skews):
         own = rows = clients.client_positions(name)
@@ -102,8 +103,10 @@ def apply(
     return skewed
 
 
-def _check(settings: Mapping[str, Any], x: np.ndarray) -> None:
-    """Refuses rotations and hues of what has none."""
+def _check(settings: Mapping[str, Any], x: np.ndarray, num_classes: int) -> None:
+    """Refuses rotations and hues of what has none, and wrong labels of one class."""
+    if (noise := settings.get("label_noise")) and num_classes < 2:
+        raise SettingError("label_noise", noise, "the data have one class only.")
     if (hues := settings.get("hues")) and (x.dtype != np.uint8 or x.shape[3:] != (3,)):
         raise SettingError("hues", hues, "it needs uint8 images with three colours.")
     rotations = settings.get("rotations")
