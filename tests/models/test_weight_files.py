@@ -136,7 +136,7 @@ def test_numbers_that_keras_gave_are_no_names(suffix, is_nested, units, tmp_path
     _ = keras.layers.Dense(1)
     model_fn = models.from_keras(_dense(units, is_nested))
     if is_nested and units == 5 and suffix in (".keras", ".weights.h5"):
-        with pytest.raises(SettingError, match="nothing in it"):
+        with pytest.raises(SettingError, match="no kernel in it"):
             model_fn.beginning_with(path)  # The order of these layers is not known.
         return
     made = model_fn.beginning_with(path)
@@ -164,7 +164,7 @@ def test_a_norm_without_a_part_is_read_as_keras_reads_it_or_not_at_all(tmp_path)
     found = same.keras_model(models.initial_weights(same)).get_weights()
     for value, expected in zip(found, saved.get_weights(), strict=True):
         np.testing.assert_array_equal(value, expected)
-    with pytest.raises(SettingError, match="nothing in it"):
+    with pytest.raises(SettingError, match="no kernel in it"):
         models.from_keras(made(3)).beginning_with(path)
 
 
@@ -196,11 +196,12 @@ def test_a_kernel_of_pytorch_behind_a_flattening_is_reordered(is_keras, tmp_path
 @pytest.mark.parametrize(
     "arrays, why",
     [
-        ({"a/kernel": np.zeros((5, 5))}, "nothing in it .a/kernel, .* fits the model"),
+        ({"a/kernel": np.zeros((5, 5))}, "no kernel in it .a/kernel, .* fits the model"),
+        ({"classifier/dense/bias": np.ones(3)}, "no kernel in it"),
         ({"stem/conv/kernel": np.full((3, 3, 1, 16), np.nan)}, "are not finite"),
         (None, "it cannot be read"),
     ],
-    ids=["nothing fits", "NaN", "no file of NumPy's"],
+    ids=["nothing fits", "a bias alone", "NaN", "no file of NumPy's"],
 )
 def test_a_file_that_is_of_no_use_is_refused(arrays, why, tmp_path):
     path = tmp_path / "w.npz"

@@ -152,7 +152,7 @@ def fit(
       The arrays by the variables' names, and a report: what fitted, what did not.
 
     Raises:
-      SettingError: If the file cannot be read, or nothing fits.
+      SettingError: If the file cannot be read, or no kernel fits.
     """
     stored, unordered = read(path)
     file = f"weights are from {os.path.basename(path)}"
@@ -166,10 +166,10 @@ def fit(
     )
     behind = {o: s for o, s in flattened.items() if pairs.get(o, "").endswith("weight")}
     pairs = {o: t for o, t in pairs.items() if behind.get(o, ()) is not None}
-    if not pairs:
+    if not any(len(shapes[own]) > 1 for own in pairs):  # Biases alone are no start.
         first, other = (", ".join(list(each)[:3]) for each in (stored, shapes))
         why = (
-            f"nothing in it ({first}, ...) fits the model's weights ({other}, ...) by"
+            f"no kernel in it ({first}, ...) fits the model's weights ({other}, ...) by"
             " name or by shape; give a file of this network."
         )
         raise SettingError(SETTING, path, why)
