@@ -196,7 +196,10 @@ def test_a_kernel_of_pytorch_behind_a_flattening_is_reordered(is_keras, tmp_path
 @pytest.mark.parametrize(
     "arrays, why",
     [
-        ({"a/kernel": np.zeros((5, 5))}, "no kernel in it .a/kernel, .* fits the model"),
+        (
+            {"a/kernel": np.zeros((5, 5))},
+            "no kernel in it .a/kernel, .* fits the model",
+        ),
         ({"classifier/dense/bias": np.ones(3)}, "no kernel in it"),
         ({"stem/conv/kernel": np.full((3, 3, 1, 16), np.nan)}, "are not finite"),
         (None, "it cannot be read"),
