@@ -132,7 +132,7 @@ def test_numbers_that_keras_gave_are_no_names(suffix, is_nested, units, tmp_path
         np.savez(path, **dict(zip(names, saved.get_weights())))
     else:
         (saved.save_weights if "weights" in suffix else saved.save)(path)
-    keras.utils.clear_session()
+    keras.backend.clear_session()
     _ = keras.layers.Dense(1)
     model_fn = models.from_keras(_dense(units, is_nested))
     if is_nested and units == 5 and suffix in (".keras", ".weights.h5"):

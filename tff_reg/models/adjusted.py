@@ -64,8 +64,17 @@ def freeze_keras(model: Any, train: Sequence[str], freeze: Sequence[str]) -> Non
         if constants.issuperset(name_of[id(v)] for v in layer.weights):
             layer.trainable = False  # A norm then uses its statistics.
         for variable in layer.trainable_weights:
-            variable.trainable = name_of[id(variable)] not in constants
+            if name_of[id(variable)] in constants:
+                _freeze(variable, name_of[id(variable)], [*(train or freeze)])
     check_trains({"train": train, "freeze": freeze}, model.trainable_weights)
+
+
+def _freeze(variable: Any, name: str, patterns: Sequence[str]) -> None:
+    try:
+        variable.trainable = False
+    except AttributeError:
+        why = f"Keras 2 freezes whole layers, and not {name} alone."
+        raise SettingError("freeze", ",".join(patterns), why) from None
 
 
 class AdjustedModelFn:
