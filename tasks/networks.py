@@ -22,7 +22,7 @@ def model_fn(
     num_classes: int,
     vocabulary: Optional[int] = None,
 ) -> Callable[[], Any]:
-    """Returns the `model_fn` of a network by its name."""
+    """Returns the function that makes the network of a name."""
     shape: dict[str, Any] = dict(image_shape=image_shape, num_classes=num_classes)
     seed = settings["seed"]
     patterns = dict(train=settings["train"], freeze=settings["freeze"])

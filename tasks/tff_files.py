@@ -121,7 +121,11 @@ class File:
 
 
 def values_of(feature: Any, name: str) -> Any:
-    """Returns a feature's values; a DataError if a stored example has none."""
+    """Returns the values of a stored example's feature.
+
+    Raises:
+      DataError: If the example has none.
+    """
     kind = feature[name].WhichOneof("kind")
     if kind is None:
         raise DataError(f"An example has no {name}; the file is of another data set.")

@@ -270,7 +270,6 @@ def test_optimizers_are_chosen_alike_for_runs_and_in_python():
         == 0.01
     )
     with pytest.raises(ValueError, match="both decide how a client's optimiser begins"):
-        build("fednova", keep_client_optimizer=True)
         training.build(
             "fednova",
             every_method.model_fn,

@@ -79,7 +79,7 @@ class ASD(method.Method):
     )
     not_true: bool = settings.setting(
         False,
-        help="Whether only the wrong classes are compared.",
+        help="Whether the true class is left out of the distilled predictions.",
     )
 
     def check_network(self, network: method.BlockModel) -> None:

@@ -69,7 +69,7 @@ def _keras() -> Any:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Gives Keras's initialisers, which draw their seeds from Python, seeds."""
+    """Seeds Python's generator, from which Keras's initialisers draw, for a while."""
     state = random.getstate()
     random.seed(seed)
     try:

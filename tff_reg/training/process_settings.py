@@ -19,6 +19,7 @@ from tff_reg.training import kept_optimizer
 ROUNDS = "Rounds and clients"
 CLIENTS = "Training on a client"
 SERVER = "Server"
+DATA = "Data and model"
 _of_rounds = functools.partial(setting, group=ROUNDS)
 _of_clients = functools.partial(setting, group=CLIENTS)
 _of_server = functools.partial(setting, group=SERVER)
@@ -262,23 +263,18 @@ class ProcessSettings(PopulationSettings):
         """Checks the values."""
         check(self)
 
-    def steps_of(
-        self, num_examples: Optional[float], share: float = 1
-    ) -> Optional[int]:
+    def steps_of(self, num_examples: Optional[float]) -> Optional[int]:
         """Returns the steps in a round of a client with so many examples, on average.
 
-        None if neither the number nor `local_steps` is known. A `share` is that of the
-        work which the client does.
+        None if neither the number nor `local_steps` is known.
         """
-        if self.local_steps is not None:
-            return math.ceil(share * self.local_steps - 1e-6)
-        if num_examples is None:
-            return None
+        if self.local_steps is not None or num_examples is None:
+            return self.local_steps
         batches = num_examples / self.batch_size
         per_epoch = math.ceil(batches)
         if self.drop_remainder:
             per_epoch = max(1, math.floor(batches))
-        return math.ceil(share * self.local_epochs * per_epoch - 1e-6)
+        return math.ceil(self.local_epochs * per_epoch - 1e-6)
 
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]

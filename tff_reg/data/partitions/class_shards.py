@@ -60,7 +60,7 @@ def shards_dirichlet(
     concentration: float,
     seed: int,
 ) -> list[np.ndarray]:
-    """Gives each client `classes_per_client` classes, and of each a Dirichlet share.
+    """Gives each client a number of classes, and Dirichlet shares of their examples.
 
     The classes are chosen as by `shards`. Each class is divided among its holders by a
     draw from a symmetric Dirichlet, as in A. Shamsian et al., "Personalized Federated
@@ -108,7 +108,6 @@ def _held(
             f"{num_clients} clients with {per_client} classes each cannot hold all "
             f"{class_sizes.size} classes; use more clients or more classes a client."
         )
-    shares = _shards_of_classes(class_sizes, num_clients, per_client)
     shares = _shards_of_classes(class_sizes, num_clients, per_client)
     generator = keys.driver_generator(scheme, seed)
     holds = _spread_shards(shares, num_clients, per_client, generator)

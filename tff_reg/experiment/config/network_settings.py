@@ -13,13 +13,14 @@ from typing import Any, Optional
 
 from tff_reg.models import names, weight_files
 from tff_reg.settings import SettingError, setting
+from tff_reg.training import process_settings
 
-_of_network = functools.partial(setting, group="Data and model")
+_of_network = functools.partial(setting, group=process_settings.DATA)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """What trains of the network, and its initial weights."""
+    """The settings of a network: which weights train, and which it begins with."""
 
     train: tuple[str, ...] = _of_network(
         (),

@@ -31,10 +31,8 @@ TINY_MOST = {
 _NOT_IN_PROPORTION = ("batch_size",)
 _OF_DATA = ("train_examples", "test_examples")
 # Numbers of rounds beside `total_rounds`.
-_OF_SCHEDULES = (
-    *("warmup_rounds", "learning_rate_milestones"),
-    *("server_warmup_rounds", "server_learning_rate_milestones"),
-)
+_WARMUPS = ("warmup_rounds", "server_warmup_rounds")
+_MILESTONES = ("learning_rate_milestones", "server_learning_rate_milestones")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +67,9 @@ class Scale:
         ]
         left: dict[str, Any] = {name: self(name, values[name]) for name in scaled}
         if self.fraction is not None:
-            for name in _OF_SCHEDULES:
-                rounds = values.get(name) or 0
-                each = rounds if isinstance(rounds, tuple) else (rounds,)
-                fewer = tuple(round(self.fraction * r) or min(1, r) for r in each)
-                left[name] = fewer if isinstance(rounds, tuple) else fewer[0]
+            left |= {name: self(name, values.get(name, 0)) for name in _WARMUPS}
+            for name in _MILESTONES:
+                left[name] = tuple(self(name, each) for each in values.get(name, ()))
         if self.fraction is None:
             left.update({name: values[name] for name in scaled if name in given})
             if "clients_per_round" in given and "num_clients" not in given:

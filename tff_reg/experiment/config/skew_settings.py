@@ -13,8 +13,7 @@ from typing import Any, Optional
 from tff_reg.settings import SettingError, setting
 from tff_reg.training import process_settings
 
-DATA = "Data and model"
-_of_data = functools.partial(setting, group=DATA)
+_of_data = functools.partial(setting, group=process_settings.DATA)
 # Skews of the clients' own examples, which `tff_reg.data.skews` makes.
 OF_CLIENTS = ("feature_noise", "rotations", "hues", "label_noise")
 # Settings that take examples away before the partition.

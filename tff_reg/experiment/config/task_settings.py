@@ -18,7 +18,7 @@ from tff_reg.training import process_settings
 
 # Headings of the help.
 WHAT = "What to run"
-DATA = skew_settings.DATA
+DATA = process_settings.DATA
 _of_data = functools.partial(setting, group=DATA)
 
 # Name in `config.json` of the task of arrays that were given from Python.

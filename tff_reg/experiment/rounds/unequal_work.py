@@ -70,7 +70,7 @@ class UnequalWork:
 
     def plan(self, cohort: Sequence[str], round_num: int) -> Plan:
         """Returns who counts in a round of these clients."""
-        work, finished, counts = {}, [], collections.Counter(late=0, dropped=0)
+        work, finished, late, dropped = {}, [], 0, 0
         for name in cohort:
             draws = keys.driver_generator("work", self.seed, round_num, name)
             drops, straggles, amount, order = draws.random(4).tolist()
@@ -80,11 +80,11 @@ class UnequalWork:
             if self.straggler_epochs:
                 work[name] = share
             if drops < self.dropout:
-                counts["dropped"] += 1
+                dropped += 1
                 continue
             seconds = self._seconds(name, share)
             if self.deadline is not None and seconds > self.deadline:
-                counts["late"] += 1
+                late += 1
             else:
                 finished.append((seconds, order, name))
         finished.sort()
@@ -92,14 +92,14 @@ class UnequalWork:
         chosen = {name for _, _, name in kept}
         row: dict[str, Any] = {
             "drawn": len(cohort),
-            "dropped": counts["dropped"],
-            "late": counts["late"],
+            "dropped": dropped,
+            "late": late,
             "surplus": len(finished) - len(kept),
             "partial": sum(work.get(name, 1) < 1 for name in chosen),
             "counted": len(kept),
         }
         if self.speeds:
-            is_waiting = counts["late"] and len(kept) < (self.enough or len(cohort))
+            is_waiting = late and len(kept) < (self.enough or len(cohort))
             last = self.deadline if is_waiting else max([0.0, *(s for s, *_ in kept)])
             row["seconds"] = last
         return Plan(
@@ -109,7 +109,7 @@ class UnequalWork:
         )
 
     def _epochs(self, amount: float) -> float:
-        """Returns a straggler's epochs, for a uniform draw from [0, 1)."""
+        """Returns the epochs of a straggler who drew `amount` from [0, 1)."""
         least, most = self.straggler_epochs
         if float(least).is_integer() and float(most).is_integer():
             return least + math.floor(amount * (most - least + 1))
