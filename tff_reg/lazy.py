@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     import tensorflow.python.util._pywrap_util_port as tf_port
     import tensorflow_datasets as tfds
     import tensorflow_federated as tff
+    import tensorflow_privacy as tfp
     import tf_keras as keras
     import tqdm
     import tree
@@ -82,6 +83,7 @@ else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
+    tfp = _LazyModule("tensorflow_privacy")
     keras = _Keras("keras")
     # TensorFlow's internals, where it has no public function.
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")

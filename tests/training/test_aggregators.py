@@ -10,7 +10,8 @@ import tensorflow_federated as tff
 from tests.training import every_method
 from tff_reg import models, runtime, training
 from tff_reg.experiment.rounds import process_state
-from tff_reg.training import aggregation, aggregators
+from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.training import aggregation, aggregator_settings, aggregators
 
 L = tf.keras.layers
 NUM_CLIENTS = 4
@@ -59,10 +60,10 @@ def _build(name, kind, model_fn=_model_fn, given=None, **strengths):
         averages_all_clients=False,
         total_rounds=2,
     )
+    arguments["client_data"] = training.WholeClientData(batch_size=4)
     return training.build(
         name,
         model_fn,
-        client_data=training.WholeClientData(batch_size=4),
         num_clients=NUM_CLIENTS,
         client_learning_rate=0.3,
         client_weighting="uniform",
@@ -156,6 +157,47 @@ def test_tffs_own_factories_make_every_sum_secure(name):
     before = process.get_model_weights(process.initialize())
     after = process.get_model_weights(_train(process).state)
     assert all(np.any(a != b) for a, b in zip(after.trainable, before.trainable))
+
+
+@pytest.mark.parametrize("kind", ["mean", "robust", "compressed"])
+def test_a_client_without_a_batch_is_as_none(kind):
+    strengths = dict(zeroing=True, clipping=True) if kind != "mean" else {}
+    form = training.WholeClientData(batch_size=4, drop_remainder=True)
+    built = aggregators.build_model_aggregator(kind, clients_per_round=3, **strengths)
+    given = {"model_aggregator": built, "client_data": form}
+    process = _build("scaffold", "mean", given=given)
+    data = [_client(seed, count) for seed, count in enumerate((*COUNTS, 2))]
+    found, expected = (
+        every_method.run(process, each, 3)[0].state for each in (data, data[:2])
+    )
+    for one, other in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _unweighted_factories():
+    """TFF's unweighted aggregators of updates, and ours."""
+    library = tff.learning
+    yield aggregators.build_model_aggregator("dp", clients_per_round=20)
+    yield tff.aggregators.UnweightedMeanFactory()
+    yield tff.aggregators.SumFactory()
+    yield library.dp_aggregator(0.1, 20)
+    yield library.ddp_secure_aggregator(0.1, 20)
+    for build in (
+        library.robust_aggregator,
+        library.compression_aggregator,
+        library.secure_aggregator,
+    ):
+        yield build(weighted=False)
+
+
+def test_no_aggregator_loses_the_weights_of_a_method_that_weighs_clients():
+    kinds = catalogue.methods().values()
+    weighing = [kind for kind in kinds if method_lib.overrides(kind, "weigh")]
+    assert weighing
+    for kind in weighing:
+        for factory in _unweighted_factories():
+            with pytest.raises(ValueError, match=f"{kind.name} weighs the clients"):
+                _build(kind.name, "mean", given={"model_aggregator": factory})
 
 
 def test_the_state_of_an_aggregator_is_restored_from_a_file(tmp_path):
@@ -287,6 +329,49 @@ def test_private_sums_clip_each_client_and_divide_by_the_cohort():
     sums, count = output.result
     np.testing.assert_allclose(sums["s"][0], [0.9, 0.8], rtol=1e-5)
     assert count == 4
+
+
+_TYPES = (tff.TensorType(np.float32, [2]), tff.TensorType(np.float32))
+
+
+def _bounded(kind):
+    built = aggregators.build_model_aggregator(kind, clients_per_round=3)
+    return built.create(*_TYPES)
+
+
+def _rounds_of(process, cohorts):
+    """The results and states of rounds; a cohort is a list of (update, weight)."""
+    state, seen = process.initialize(), []
+    for cohort in cohorts:
+        values = [np.array(value, np.float32) for value, _ in cohort]
+        output = process.next(state, values, [weight for _, weight in cohort])
+        state = output.state
+        seen.append([*tf.nest.flatten((state, output.result))])
+    return seen
+
+
+COHORT = [([0.3, 0.4], 1.0), ([2.0, 1.5], 2.0), ([0.0, -7.0], 3.0)]
+IDLE = [([0.0, 0.0], 0.0)] * 4
+
+
+@pytest.mark.parametrize("kind", [k for k in aggregator_settings.KINDS if k[0] in "rc"])
+def test_bounds_are_tffs_and_those_of_the_clients_that_trained(kind):
+    # An update of length 0 says nothing of the others' lengths.
+    alone = _rounds_of(_bounded(kind), [COHORT] * 3)
+    beside = _rounds_of(_bounded(kind), [COHORT + IDLE] * 3)
+    np.testing.assert_equal(beside, alone)
+    assert any(np.any(a != b) for a, b in zip(*alone[:2]))
+    if kind == "robust":
+        plain = _rounds_of(
+            tff.learning.robust_aggregator().create(*_TYPES), [COHORT] * 3
+        )
+        assert [seen[-1].tolist() for seen in plain] == [s[-1].tolist() for s in alone]
+
+
+@pytest.mark.parametrize("kind", [k for k in aggregator_settings.KINDS if k[0] in "rc"])
+def test_a_round_in_which_nobody_trains_leaves_an_aggregators_state(kind):
+    first, second = _rounds_of(_bounded(kind), [COHORT, IDLE])
+    np.testing.assert_equal(second[:-1], first[:-1])
 
 
 def test_robust_aggregation_drops_outliers():

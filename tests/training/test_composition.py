@@ -18,6 +18,7 @@ from tff_reg.training import composition
 
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 WHOLE = training.WholeClientData(batch_size=4)
+_COSINE = training.schedules.warmup(2, training.schedules.cosine(9))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -328,5 +329,25 @@ def test_a_process_says_for_which_numbers_it_was_built():
     dp = training.aggregators.PrivateMeanFactory(0.0, 7)
     given = {"client_weighting": "uniform", "model_aggregator": dp}
     cosine = {"learning_rate_schedule": "cosine", "total_rounds": 9, "num_clients": 3}
-    found = training.build("fedavg", CNN_FN, **given, **cosine).assumed
-    assert found == {"num_clients": 3, "clients_per_round": 7, "total_rounds": 9}
+    processes = [
+        training.build("fedavg", CNN_FN, **given, **cosine),
+        training.build_regularized(
+            *(CNN_FN, [], training.build_sgd(0.1)),
+            client_weighting=tff.learning.ClientWeighting.UNIFORM,
+            model_aggregator=dp,
+            population=training.Population(3),
+            learning_rate_schedule=_COSINE,
+        ),
+        training.build(
+            *("fedavg", CNN_FN),
+            **given,
+            total_rounds=9,
+            server_learning_rate_schedule="cosine",
+            population=training.Population(3),
+        ),
+    ]
+    for process in processes:
+        expected = {"num_clients": 3, "clients_per_round": 7, "total_rounds": 9}
+        assert process.assumed == expected
+    free = training.build_regularized(CNN_FN, [], training.build_sgd(0.1))
+    assert set(free.assumed.values()) == {None}

@@ -23,18 +23,19 @@ def build_update_aggregator(
     *,
     has_statistics: bool = False,
     needing_exact: Sequence[str] = (),
+    weighing: Sequence[str] = (),
     weight_dtype: Any = np.float32,
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
     Without `has_statistics`, training changes no non-trainable weights, and an
     aggregator gets the trainable ones only. `needing_exact` are the names of the
-    methods that need exact sums of uploads.
+    methods that need exact sums of uploads, `weighing` of those that weigh clients.
     """
     weight_type = tff.TensorType(weight_dtype)
     if model_aggregator is None:
         return tff.aggregators.MeanFactory().create(update_type, weight_type)
-    factory = _as_weighted(model_aggregator)
+    factory = _as_weighted(model_aggregator, weighing)
     is_whole = getattr(update_type, "python_container", None) is (
         tff.learning.models.ModelWeights
     )
@@ -206,7 +207,15 @@ def _of_trainable(
     return tff.templates.AggregationProcess(aggregator.initialize, next_fn)
 
 
-def _as_weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
-    if isinstance(factory, _UNWEIGHTED):
-        return tff.aggregators.as_weighted_aggregator(factory)
-    return factory
+def _as_weighted(
+    factory: Any, weighing: Sequence[str] = ()
+) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns the factory for weighted values; an unweighted one loses the weights."""
+    if not isinstance(factory, _UNWEIGHTED):
+        return factory
+    if weighing:
+        raise ValueError(
+            f"{weighing[0]} weighs the clients, and the aggregator takes them alike:"
+            " use a weighted one (mean, robust, compressed), or do without this method."
+        )
+    return tff.aggregators.as_weighted_aggregator(factory)

@@ -2,7 +2,8 @@
 
 A client sends its update (including BatchNorm's statistics), its methods' uploads, the
 number 1 if it trained, and metrics. All but the metrics go through the chosen
-aggregator. The kinds and their defaults are those of `tff.learning`:
+aggregator. The kinds and their defaults are those of `tff.learning`, except that the
+bounds of `robust` and `compressed` are those of the clients that trained:
 
 *   `mean`: the weighted mean.
 *   `robust`: the mean after zeroing extremely large values and clipping long updates
@@ -20,9 +21,13 @@ A process takes any other TFF aggregator as its `model_aggregator`, too, for exa
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Union
 
-from tff_reg.lazy import tff
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.lazy import tff, tfp
 from tff_reg.training import aggregator_settings
 
 AggregationFactory = Union[
@@ -109,7 +114,7 @@ def build_model_aggregator(
         return None
     is_exact = not (zeroing or clipping)
     if kind == "robust":
-        robust = tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping)
+        robust = _bounded(tff.aggregators.MeanFactory(), zeroing, clipping)
         return declare(robust, adds_noise=False, keeps_sums=is_exact)
     if kind == "dp":
         is_adaptive = dp_clipping == "adaptive"
@@ -120,26 +125,52 @@ def build_model_aggregator(
             adaptive=is_adaptive,
         )
     if kind == "compressed":
-        compressed = _compressed(
-            compressed_bits, compressed_threshold, zeroing, clipping
+        quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
+            quantization_bits=compressed_bits, threshold=compressed_threshold
         )
+        mean = tff.aggregators.MeanFactory(quantised)
+        compressed = _bounded(mean, zeroing, clipping)
         return declare(compressed, adds_noise=False, keeps_sums=is_exact)
     known = ", ".join(aggregator_settings.KINDS)
     raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")
 
 
-def _compressed(
-    bits: int, threshold: int, zeroing: bool, clipping: bool
-) -> AggregationFactory:
-    """Builds TFF's `compression_aggregator`, but with any bits and threshold."""
-    quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
-        quantization_bits=bits, threshold=threshold
-    )
+def _bounded(mean: Any, zeroing: bool, clipping: bool) -> AggregationFactory:
+    """Builds TFF's `robust_aggregator` with bounds from the clients that trained."""
+    if clipping:
+        norm = _quantile(1.0, 0.8, learning_rate=0.2)
+        mean = tff.aggregators.clipping_factory(norm, mean)
+    if zeroing:
+        norm = _quantile(10.0, 0.98, learning_rate=math.log(10.0))
+        mean = tff.aggregators.zeroing_factory(norm.map(_far_above), mean)
+    return mean
 
-    def quantised_mean(_: Any) -> tff.aggregators.MeanFactory:
-        return tff.aggregators.MeanFactory(quantised)
 
-    # `debug_measurements_fn` replaces the mean inside the clipping.
-    return tff.learning.robust_aggregator(
-        zeroing=zeroing, clipping=clipping, debug_measurements_fn=quantised_mean
-    )
+@tff.tensorflow.computation(np.float32)
+def _twice_and_one(norm: Any):
+    return 2.0 * norm + 1.0
+
+
+@tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
+def _far_above(norm: Any):
+    return tff.federated_map(_twice_and_one, norm)
+
+
+def _quantile(initial: float, target: float, learning_rate: float) -> Any:
+    query = _OfTrained(initial, target, learning_rate, geometric_update=True)
+    return tff.aggregators.PrivateQuantileEstimationProcess(query)
+
+
+class _OfTrained(tfp.NoPrivacyQuantileEstimatorQuery):
+    """Estimates a quantile of norms above 0: a client that did not train sends 0."""
+
+    def preprocess_record(self, params: Any, record: Any) -> Any:
+        below, weight = super().preprocess_record(params, record)
+        has_trained = tf.cast(record > 0, tf.float32)
+        return has_trained * below, has_trained * weight
+
+    def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
+        _, count = sample_state
+        estimate, new, event = super().get_noised_result(sample_state, global_state)
+        estimate = tf.where(count > 0, estimate, global_state.current_estimate)
+        return estimate, new._replace(current_estimate=estimate), event

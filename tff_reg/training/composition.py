@@ -117,7 +117,8 @@ def build_regularized(
     Returns:
       A `StatefulLearningProcess` if clients have memories (MOON, drift corrections),
       else a `tff.learning.templates.LearningProcess`. The attribute `model_fn` of the
-      process makes the models that its weights fit; see `adapt_model_fn`.
+      process makes the models that its weights fit; see `adapt_model_fn`. `assumed`
+      has the numbers that a run must have, None where any will do.
 
     Raises:
       TypeError: If `model_fn` does not fit a method, or the aggregator changes types.
@@ -162,6 +163,13 @@ def build_regularized(
         build_work,
         measures_drift,
     )
+    server_schedule = getattr(server_optimizer, "schedule", schedules.constant())
+    process.assumed = {
+        "num_clients": population and population.num_clients,
+        "clients_per_round": getattr(model_aggregator, "clients_per_round", None),
+        "total_rounds": learning_rate_schedule.total_rounds
+        or server_schedule.total_rounds,
+    }
     known = getattr(given["model_fn"], "digests", {})
     left_out = {"debug_eager", "model_fn" if known else ""}
     process.built_from = known | {
@@ -186,7 +194,7 @@ def _compose(
     exact = method_lib.EXACT_UPLOADS
     # Other aggregators than the mean take weights in float32 alone.
     weight_dtype = np.float32
-    weighs = any(method_lib.overrides(m, "weigh") for m in training.methods)
+    weighs = [m.name for m in training.methods if method_lib.overrides(m, "weigh")]
     if weighs and model_aggregator is None:
         weight_dtype = weights_type.trainable[0].dtype
     aggregator = aggregation.build_update_aggregator(
@@ -194,6 +202,7 @@ def _compose(
         description.update_type,
         has_statistics=description.has_statistics,
         needing_exact=[m.name for m in training.methods if exact in m.needs],
+        weighing=weighs,
         weight_dtype=weight_dtype,
     )
     memories = memory_lib.build_memories(training.methods, weights_type)
@@ -371,18 +380,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     process_settings.check_chosen(settings, chosen, rest)
-    process = _build(name, model_fn, settings, strengths, rest)
-    population = rest.get("population", settings)
-    assumed = {
-        "num_clients": population and population.num_clients,
-        "clients_per_round": getattr(
-            rest.get("model_aggregator"), "clients_per_round", None
-        ),
-    }
-    if callable(rate) or process_settings.depend_on_total(vars(settings)):
-        assumed["total_rounds"] = settings.total_rounds
-    process.assumed = assumed
-    return process
+    return _build(name, model_fn, settings, strengths, rest)
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Optional
 
 from tff_reg.lazy import tf
 from tff_reg.training.process_settings import ProcessSettings
@@ -18,7 +18,13 @@ from tff_reg.training.process_settings import ProcessSettings
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A function from a round number, an int scalar from 0, to a float64 factor."""
+    """A function from a round number, an int scalar from 0, to a float64 factor.
+
+    Attributes:
+      total_rounds: The number of rounds that it is made for; None for any number.
+    """
+
+    total_rounds: ClassVar[Optional[int]] = None
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
@@ -42,7 +48,7 @@ class _Exponential(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _Cosine(Schedule):
-    total_rounds: int
+    total_rounds: int  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         # Rounds after the last one (as in an analysis) keep its rate, which is not 0.
@@ -67,6 +73,10 @@ class _Warmup(Schedule):
     rounds: int
     then: Schedule
 
+    @property
+    def total_rounds(self) -> Optional[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.then.total_rounds
+
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         share = tf.cast(round_num + 1, tf.float64) / self.rounds
         return tf.minimum(share, 1.0) * self.then(round_num)
@@ -75,6 +85,10 @@ class _Warmup(Schedule):
 @dataclasses.dataclass(frozen=True)
 class _Listed(Schedule):
     factors: tuple[float, ...]
+
+    @property
+    def total_rounds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.factors)
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         factors = tf.constant(self.factors, tf.float64)
