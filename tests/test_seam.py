@@ -162,6 +162,31 @@ print(output.metrics["client_work"]["train"]["num_examples"], len(weights.traina
     ]
 
 
+@needs_keras_3
+def test_tffs_own_classes_derive_from_keras_2_wherever_they_are_read_first():
+    program = """
+import importlib, sys
+import tff_reg, tensorflow_federated as tff
+from tff_reg.seam import keras_later
+
+def is_empty(value):
+    return isinstance(value, keras_later._Empty)
+
+assert not [n for n, m in list(sys.modules.items()) if any(map(is_empty, vars(m).values()))]
+assert "tf_keras" not in sys.modules
+root = "tensorflow_federated.python."
+words = importlib.import_module(
+    root + "simulation.baselines.stackoverflow.word_prediction_models"
+)
+counters = importlib.import_module(root + "learning.metrics.counters")
+print(int(counters.NumBatchesCounter()(0)), words.TransposableEmbedding.__mro__[1])
+assert tff.learning.metrics.NumBatchesCounter is counters.NumBatchesCounter
+assert not hasattr(counters, "Other") and not hasattr(tff.learning.metrics, "Other")
+"""
+    said = commands.python(program, TF_USE_LEGACY_KERAS=None).stdout.splitlines()[-1]
+    assert said.startswith("1 <class 'tf_keras.")
+
+
 def test_the_site_has_the_line_for_todays_tensorflow(monkeypatch):
     monkeypatch.setattr(seam.importlib.metadata, "version", lambda name: "2.21.0")
     monkeypatch.setattr(seam, "has_native_worker_platform", lambda: True)

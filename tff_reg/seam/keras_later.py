@@ -19,16 +19,13 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _LEARNING = "tensorflow_federated.python.learning"
 _SIMULATION = "tensorflow_federated.python.simulation"
 # Reads the weights of our models, too, and has to tell Keras models from them.
 _WEIGHTS = f"{_LEARNING}.models.model_weights"
-_COUNTERS = f"{_LEARNING}.metrics.counters"
-_OF_COUNTERS = ("NumExamplesCounter", "NumBatchesCounter")
-_SUBCLASSES = (_COUNTERS, f"{_SIMULATION}.baselines.keras_metrics")
 KERAS_2 = "tf_keras"
 
 
@@ -93,9 +90,12 @@ def given_to_tff(keras_2: Callable[[], Any]) -> Iterator[None]:
     finally:
         sys.modules["tensorflow"] = tensorflow
 
+    # TFF's own sub-classes of Keras's classes, by module.
+    left: dict[str, list[str]] = {}
+
     def found() -> Any:
         keras = keras_2()
-        _derive_from(keras, tensorflow)
+        _derive_from(keras, tensorflow, left)
         return keras
 
     def found_if_imported() -> Any:
@@ -104,32 +104,41 @@ def given_to_tff(keras_2: Callable[[], Any]) -> Iterator[None]:
     of_keras_models = _TensorFlow(tensorflow, found)
     of_weights = _TensorFlow(tensorflow, found_if_imported)
     for name, module in list(sys.modules.items()):
+        if not name.startswith("tensorflow_federated"):
+            continue
         if vars(module).get("tf") is without:
             is_of_models = name.startswith((_LEARNING, _SIMULATION))
             given = of_keras_models if is_of_models else tensorflow
             vars(module)["tf"] = of_weights if name == _WEIGHTS else given
-
-    def counter(name: str) -> Any:
-        if name not in _OF_COUNTERS:
-            raise AttributeError(f"TFF's metrics have no attribute {name!r}")
-        found()
-        return getattr(sys.modules[_COUNTERS], name)
-
-    metrics = vars(sys.modules[f"{_LEARNING}.metrics"])
-    for name in _OF_COUNTERS:
-        del metrics[name]
-    metrics["__getattr__"] = counter
+        classes = [k for k, v in vars(module).items() if isinstance(v, _Empty)]
+        owners = {each: vars(module).pop(each).__module__ for each in classes}
+        if owners:
+            vars(module)["__getattr__"] = _made_by(found, name, owners)
+            left.setdefault(name, []).extend(k for k in owners if owners[k] == name)
 
 
-def _derive_from(keras: Any, tensorflow: types.ModuleType) -> None:
-    """Makes TFF's sub-classes of Keras's classes anew, once, from those of `keras`."""
-    counters = sys.modules[_COUNTERS]
-    if issubclass(getattr(counters, _OF_COUNTERS[0]), keras.metrics.Metric):
-        return
+def _made_by(
+    make: Callable[[], Any], module: str, owners: Mapping[str, str]
+) -> Callable[[str], Any]:
+    """Returns a module's `__getattr__`, which has its classes made when they are read."""
+
+    def getattribute(name: str) -> Any:
+        if name not in owners:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        make()
+        return getattr(sys.modules[owners[name]], name)
+
+    return getattribute
+
+
+def _derive_from(
+    keras: Any, tensorflow: types.ModuleType, left: Mapping[str, Sequence[str]]
+) -> None:
+    """Makes TFF's sub-classes of Keras's classes, once, from those of `keras`."""
     sys.modules["tensorflow"] = _TensorFlow(tensorflow, lambda: keras)
     try:
-        for name in _SUBCLASSES:
-            if name in sys.modules:
+        for name, classes in left.items():
+            if not vars(sys.modules[name]).keys() >= set(classes):
                 importlib.reload(sys.modules[name])
     finally:
         sys.modules["tensorflow"] = tensorflow
