@@ -172,7 +172,8 @@ from tff_reg.seam import keras_later
 def is_empty(value):
     return isinstance(value, keras_later._Empty)
 
-assert not [n for n, m in list(sys.modules.items()) if any(map(is_empty, vars(m).values()))]
+for name, module in list(sys.modules.items()):
+    assert not any(map(is_empty, vars(module).values())), name
 assert "tf_keras" not in sys.modules
 root = "tensorflow_federated.python."
 words = importlib.import_module(

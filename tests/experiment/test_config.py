@@ -105,7 +105,7 @@ def test_the_user_goes_before_the_recipe_and_the_recipe_before_task_and_paper():
         ({"partition": "iid"}, "concentration", None),
         ({"num_clients": 8}, "clients_per_round", 8),
         ({"participation": 0.1}, "clients_per_round", 4),
-        ({"learning_rate_schedule": "cosine"}, "learning_rate_decay", 1.0),
+        ({"learning_rate_schedule": "cosine"}, "learning_rate_decay", None),
     ],
 )
 def test_what_of_a_recipe_makes_no_sense_beside_the_users_falls_away(

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tests.models import keras_zoo
 from tff_reg import models, training
+from tff_reg.methods import catalogue
 
 
 def _of(keras, *layers, **options):
@@ -199,8 +200,9 @@ def test_a_model_fn_that_gives_a_model_fn_is_refused(keras):
     model_fn = models.from_keras(
         _of(keras, keras.layers.Flatten(), keras.layers.Dense(3))
     )
-    with pytest.raises(TypeError, match="model_fn returned a KerasModelFn"):
-        training.build("fedavg", lambda: model_fn)
+    for name in catalogue.methods():
+        with pytest.raises(TypeError, match="model_fn returned a KerasModelFn"):
+            training.build(name, lambda: model_fn, num_clients=4, total_rounds=3)
 
 
 def test_what_is_no_keras_model_is_refused():

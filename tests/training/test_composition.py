@@ -349,5 +349,12 @@ def test_a_process_says_for_which_numbers_it_was_built():
     for process in processes:
         expected = {"num_clients": 3, "clients_per_round": 7, "total_rounds": 9}
         assert process.assumed == expected
-    free = training.build_regularized(CNN_FN, [], training.build_sgd(0.1))
+    free = training.build(
+        *("fedavg", CNN_FN),
+        learning_rate_schedule="exponential",
+        learning_rate_decay=1.0,  # Given, even if it is that of no schedule.
+    )
     assert set(free.assumed.values()) == {None}
+    rate = {"client_learning_rate": lambda round_num: 0.1 / round_num}
+    of_rates = training.build("fedavg", CNN_FN, total_rounds=9, **rate)
+    assert of_rates.assumed["total_rounds"] == 9

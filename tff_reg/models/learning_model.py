@@ -167,8 +167,8 @@ def check_model(model: Any) -> None:
         raise TypeError(
             f"model_fn returned a {type(model).__name__}; it must return a"
             " tff.learning.models.VariableModel, such as a"
-            " tff_reg.models.LearningModel. tff_reg.models.from_keras(model) is the"
-            " model_fn of a Keras model."
+            " tff_reg.models.LearningModel. What tff_reg.models.from_keras(model)"
+            " returns is itself the model_fn of a Keras model."
         )
     check_dtypes(model.trainable_variables)
 

@@ -120,7 +120,7 @@ def given_to_tff(keras_2: Callable[[], Any]) -> Iterator[None]:
 def _made_by(
     make: Callable[[], Any], module: str, owners: Mapping[str, str]
 ) -> Callable[[str], Any]:
-    """Returns a module's `__getattr__`, which has its classes made when they are read."""
+    """Returns a module's `__getattr__`, which makes its classes when they are read."""
 
     def getattribute(name: str) -> Any:
         if name not in owners:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tff_reg.lazy import tff
 from tff_reg.methods import checks, method as method_lib
+from tff_reg.models import learning_model
 from tff_reg.seam import tensorflow_internals
 
 
@@ -34,6 +35,7 @@ def adapt_model_fn(
 
     def adapted_model_fn():
         model = model_fn()
+        learning_model.check_model(model)
         for method in changing:
             checks.check_model(method, model)
             method.adapt_network(model.network)

@@ -380,7 +380,10 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     process_settings.check_chosen(settings, chosen, rest)
-    return _build(name, model_fn, settings, strengths, rest)
+    process = _build(name, model_fn, settings, strengths, rest)
+    if callable(rate):
+        process.assumed["total_rounds"] = settings.total_rounds
+    return process
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:

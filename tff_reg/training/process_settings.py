@@ -123,8 +123,8 @@ class ProcessSettings(PopulationSettings):
         help="schedule of the client learning rate over rounds",
         choices=(*_SCHEDULES, "listed"),
     )
-    learning_rate_decay: float = _of_clients(
-        1.0,
+    learning_rate_decay: Optional[float] = _of_clients(
+        None,
         help="factor of the exponential schedule per round, of step at each milestone",
         above=0,
         only_with={"learning_rate_schedule": ("exponential", "step")},
@@ -210,8 +210,8 @@ class ProcessSettings(PopulationSettings):
         help="schedule of the server learning rate over rounds",
         choices=_SCHEDULES,
     )
-    server_learning_rate_decay: float = _of_server(
-        1.0,
+    server_learning_rate_decay: Optional[float] = _of_server(
+        None,
         help="its factor, as learning_rate_decay",
         above=0,
         only_with={"server_learning_rate_schedule": ("exponential", "step")},
@@ -385,7 +385,7 @@ def missing_of_schedules(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     for prefix in ("", "server_"):
         kind = values[f"{prefix}learning_rate_schedule"]
         name = f"{prefix}learning_rate_decay"
-        if kind in ("exponential", "step") and values[name] == 1.0:
+        if kind in ("exponential", "step") and values[name] is None:
             example = "0.998" if kind == "exponential" else "0.1"
             yield (
                 name,

@@ -86,10 +86,6 @@ class _Warmup(Schedule):
 class _Listed(Schedule):
     factors: tuple[float, ...]
 
-    @property
-    def total_rounds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return len(self.factors)
-
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         factors = tf.constant(self.factors, tf.float64)
         last = tf.constant(len(self.factors) - 1, round_num.dtype)
@@ -210,8 +206,9 @@ def of_server(settings: ProcessSettings) -> Schedule:
 
 
 def _named(
-    name: str, decay: float, milestones: Sequence[int], total_rounds: int
+    name: str, decay: Optional[float], milestones: Sequence[int], total_rounds: int
 ) -> Schedule:
+    decay = 1.0 if decay is None else decay
     builders = {
         "constant": constant,
         "exponential": lambda: exponential(decay),

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
+from tff_reg.models import learning_model
 from tff_reg.training import (
     client_states,
     hooks as hooks_lib,
@@ -66,6 +67,7 @@ class _Trial:
         self._training = training
         with _eagerly():
             model = model_fn()
+            learning_model.check_model(model)
             self._hooks = hooks_lib.TrialHooks(model)
             self._hooks.teacher = _moved(model_fn(), seed=1)
             self._weights = [tf.identity(v) for v in model.trainable_variables]
