@@ -5,7 +5,7 @@ import pytest
 from absl import flags, logging
 
 from tests import commands
-from tff_reg import settings
+from tff_reg import settings, tasks
 from tff_reg.commands import command_line
 from tff_reg.experiment import RunConfig
 from tff_reg.experiment.config import run_config as config
@@ -102,9 +102,27 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     )
 
 
+def test_names_of_other_libraries_lead_to_ours_or_to_a_reason():
+    listed = config.listed()
+    ours = [*tasks.names(), *(each.name for each in listed)]
+    ours += [each for setting in listed for each in setting.choices or ()]
+    ours += [each.flag for each in catalogue.strengths()]
+    assert len(settings._OTHER_NAMES) > 20
+    for name, wanted in settings._OTHER_NAMES.items():
+        is_name = wanted in ours
+        hint = f"did you mean {wanted}?" if is_name else wanted
+        assert settings.near_names(name, ours) == f" ({hint})"
+        assert is_name or " " in wanted and name not in ours
+
+
 @pytest.mark.parametrize(
     "argument, line",
     [
+        (
+            "--rounds=3",
+            "--rounds: there is no such flag (did you mean --total_rounds?);"
+            " --helpfull lists them.",
+        ),
         (
             "--batchsize=3",
             "--batchsize: there is no such flag (did you mean --batch_size?);"
@@ -127,7 +145,10 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
             f"--batch_size={'9' * 5000}",
             f"--batch_size={'9' * 199}...: it must be a whole number.",
         ),
-        ("word", "word is not a flag; --helpfull lists them."),
+        (
+            "word",
+            "word is not a flag, such as --process=fedavg; --helpfull lists them.",
+        ),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(argument, line):

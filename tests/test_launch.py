@@ -166,3 +166,11 @@ def test_uv_is_fetched_by_its_hash(repository):
     assert "another hash" in repository.run(**path).stderr
     repository.lock.write_text(line + lock)
     assert repository.run(**path).stdout[:2] == "5 "
+
+
+def test_uvs_own_sentence_is_the_reason_where_a_python_does_not_start(repository):
+    failed = repository.run(TFF_REG_PYTHON="3.99")
+    assert failed.returncode == 2
+    said = [line for line in failed.stderr.splitlines() if not line.startswith("hint")]
+    assert "No interpreter found for Python 3.99" in said[1]
+    assert said[-1] == "tff_reg: uv could not install it; the next call goes on."

@@ -64,25 +64,38 @@ class SettingError(ValueError):
         return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
-# Settings' names in other libraries, for hints.
+# Names in other libraries, for hints: ours, or why there is none.
 _OTHER_NAMES = {
     "algorithm": "process",
     "alpha": "concentration",
     "clients": "num_clients",
     "dataset": "task",
+    "dirichlet": "dirichlet_unbalanced",
     "dirichlet_alpha": "concentration",
     "epochs": "local_epochs",
     "gpu": "devices",
     "gpus": "devices",
+    "krum": "robust",
     "learning_rate": "client_learning_rate",
     "log_dir": "output_dir",
     "lr": "client_learning_rate",
+    "median": "robust",
+    "mnist": "arrays reads mnist.npz",
     "momentum": "client_momentum",
+    "mu": "fedprox_strength",
+    "num_rounds": "total_rounds",
     "optimizer": "server_optimizer",
     "pretrained": "initial_weights",
+    "round": "total_rounds",
+    "rounds": "total_rounds",
     "strategy": "process",
+    "trimmed_mean": "robust",
     "wd": "client_weight_decay",
     "weight_decay": "client_weight_decay",
+    **dict.fromkeys(
+        ("ditto", "fedbn", "fedper", "fedrep", "pfedme"),
+        "personalised models are out of scope",
+    ),
 }
 
 
@@ -343,9 +356,11 @@ def _finite(number: Any) -> bool:
 
 
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
-    """Returns ` (did you mean NAME?)`, or an empty text if no name is similar."""
+    """Returns ` (did you mean NAME?)`, or why there is none, or an empty text."""
     wanted = _OTHER_NAMES.get(str(value), str(value))
     near = difflib.get_close_matches(wanted, list(map(str, choices)), n=1)
+    if " " in wanted and not near:
+        return f" ({wanted})"
     return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 

@@ -158,6 +158,8 @@ class TestSplitFile:
         [
             "{0: [3, 1], 1: [7]}",
             "  {0: {1, 3}, 1: (7,),}\n\n",
+            '{"0": [3, 1], "1": [7]}',
+            str({str(i): [1, 3] if i == 2 else [7] for i in (10, 2)}),
         ],
     )
     def test_reads_lists_sets_and_tuples_in_the_order_of_the_clients(
@@ -195,6 +197,7 @@ class TestSplitFile:
             ("{0: [1], [2]: [3]}", "not a Python dict of lists"),
             ("{'a': [1], 'b': [2]}", "must hold one dict"),
             ("{0: '12', 1: [2]}", "must hold one dict"),
+            ("{0: [1], '0': [2]}", "must hold one dict"),
             ("{0: [1], 1: [2], 2: [3]}", "3 clients, but num_clients is 2"),
             ("{0: [1], 1: [10]}", "positions from 1 to 10, but there are 10"),
             ("{0: [1, 2], 1: [2]}", "has the example 2 twice"),

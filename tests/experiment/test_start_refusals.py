@@ -37,6 +37,7 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             "leaves nothing to train",
         ),
         ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
+        ({"model": lambda _: 7}, TypeError, "a function that returned 7; give a model"),
         ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),
         ({"model": "cnn"}, ValueError, r"client_data is uint8 \(200, 6\); it must be"),
         (

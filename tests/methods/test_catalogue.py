@@ -40,7 +40,7 @@ def test_parses_sums(process, parts):
 @pytest.mark.parametrize(
     "process, message",
     [
-        ("fedalgin", "Unknown process 'fedalgin'. Did you mean 'fedalign'"),
+        ("fedalgin", "Unknown process 'fedalgin' .did you mean fedalign."),
         ("man+", "A name is missing"),
         ("man+man", "names 'man' twice"),
     ],

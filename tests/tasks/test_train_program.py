@@ -82,10 +82,13 @@ def test_a_killed_program_resumes_to_the_weights_of_a_run(tmp_path, capfd):
         ([], "--output_dir: it is missing; give a directory."),
         (
             ["--process=fedalgin"],
-            "--process=fedalgin: Unknown process 'fedalgin'. Did you mean 'fedalign'?",
+            "--process=fedalgin: Unknown process 'fedalgin' (did you mean fedalign?)",
         ),
         (["--seed=1"], "--output_dir={}: a training with other settings is there;"),
-        (["now"], "now is not a flag; --helpfull lists them."),
+        (
+            ["now"],
+            "now is not a flag, such as --process=fedavg; --helpfull lists them.",
+        ),
     ],
 )
 def test_errors_are_one_line(flags, message, tmp_path):

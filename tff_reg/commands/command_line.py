@@ -206,7 +206,8 @@ def parse(
             print("\n--helpfull lists all flags.")
         raise SystemExit(0)
     if words and not takes_words:
-        fail(f"{words[0]} is not a flag; --helpfull lists them.", command=command)
+        what = f"{words[0]} is not a flag, such as --process=fedavg"
+        fail(f"{what}; --helpfull lists them.", command=command)
     return words
 
 

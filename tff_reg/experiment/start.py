@@ -81,8 +81,11 @@ class Arguments(RunConfig):
         if not isinstance(self.model, (types.FunctionType, functools.partial)):
             return self
         model = self.model(seed or 0)
-        if model is None:
-            raise TypeError("model is a function that returned None, not a model.")
+        if not callable(model) and not isinstance(model, str):
+            raise TypeError(
+                f"model is a function that returned {model!r}; give a model, or a"
+                " function of the seed that returns one."
+            )
         return dataclasses.replace(self, model=model)
 
     def to_config(self) -> tuple[RunConfig, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import difflib
 import importlib
 import inspect
 import warnings
@@ -266,12 +265,11 @@ def parse(process: str) -> tuple[str, ...]:
                 f"{part} does not combine with methods: give {part} alone."
             )
         if part not in known:
-            near = difflib.get_close_matches(part, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UnknownProcessError(
-                f"Unknown process {part!r}.{hint} Choose one method, or a combination"
-                f" (a+b), of: {', '.join(known)}. A method of your own needs its file"
-                " as well (plugin)."
+                f"Unknown process {part!r}{settings_lib.near_names(part, known)}."
+                " Choose one method, or a combination (a+b), of:"
+                f" {', '.join(known)}. A method of your own needs its file as well"
+                " (plugin)."
             )
         if parts.count(part) > 1:
             raise UnknownProcessError(

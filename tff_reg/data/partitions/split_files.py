@@ -20,7 +20,8 @@ def split_file(
 
     The format is that of the `client_data` files in the FedMLB authors' repository:
     one Python dict from client numbers to lists (or sets, or tuples) of positions,
-    such as `{0: [3, 17], 1: [5]}`. It is read as a literal and never executed.
+    such as `{0: [3, 17], 1: [5]}`, or JSON, whose keys are strings. It is read as a
+    literal and never executed.
 
     >>> import pathlib
     >>> from tff_reg.data import partitions
@@ -58,7 +59,7 @@ def split_file(
 
 
 def _read_split_file(path: str | os.PathLike) -> dict:
-    """Reads a split file's dict from whole numbers to collections of whole numbers."""
+    """Reads a split file's dict from client numbers to collections of positions."""
     try:
         with open(path, encoding="utf-8") as file:
             clients = ast.literal_eval(file.read().strip())
@@ -72,10 +73,12 @@ def _read_split_file(path: str | os.PathLike) -> dict:
             f"The split file {path} is not a Python dict of lists such as "
             "{0: [3, 17], 1: [5]}."
         ) from error
+    if isinstance(clients, dict):
+        numbers = [int(k) if str(k).isdecimal() else None for k in clients]
+        is_sound = clients and None not in numbers and len(set(numbers)) == len(numbers)
+        clients = dict(zip(numbers, clients.values())) if is_sound else None
     if (
         not isinstance(clients, dict)
-        or not clients
-        or not all(type(number) is int for number in clients)
         or not all(isinstance(own, (list, set, tuple)) for own in clients.values())
         or not all(type(one) is int for own in clients.values() for one in own)
     ):
