@@ -47,13 +47,13 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "peers, recipes, runtime, scale, simulation, start (found nothing)",
+            "peers, runtime, scale, simulation, start (found nothing)",
         ),
         (
             ["nothing", "methods"],
             "scale, simulation, start (found nothing methods)",
         ),
-        (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
+        (["methods", "--methods=fedprx"], "(did you mean fedprox?)"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--json=/proc/x"], "--json=/proc/x: it cannot be written to"),
         (["methods", "--nope"], "nope"),

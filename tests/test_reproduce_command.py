@@ -301,7 +301,7 @@ def no_tensorflow():
         yield lambda *arguments: process.call("tff_reg.commands.reproduce", *arguments)
 
 
-def test_lists_names_runs_hours_and_titles(no_tensorflow):
+def test_lists_names_runs_and_titles(no_tensorflow):
     done = no_tensorflow("--list")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -311,34 +311,9 @@ def test_lists_names_runs_hours_and_titles(no_tensorflow):
     # 6 methods with 4 splits; 16 cells of MAN's Table 2 are runs of Table 1.
     counts = {words[0]: int(words[1]) for words in listed}
     assert counts["fedalign/table2"] == 24 and counts["man/table2"] == 16
-    assert max(map(len, lines)) <= 88 and "measured on a CPU" in done.stdout
+    assert max(map(len, lines)) <= 88
     of_one = no_tensorflow("--list", "univarfl").stdout
     assert "univarfl/table2" in of_one and "man/" not in of_one
-
-
-def test_work_is_that_of_the_runs_that_differ():
-    def hours(name):
-        found = artifacts.work(artifacts.artifact(name))
-        assert found is not None, name
-        return found.core_hours
-
-    # 25 rounds of 20 epochs of 50,000; ResNet-56's 87.1 million forward, twice back.
-    fedavg = artifacts._work()["fedalign/table1/fedavg"]
-    assert fedavg.multiply_adds == pytest.approx(25 * 20 * 5e4 * 3 * 87.1e6, rel=1e-3)
-    # 25 rounds of 137.2 s on four GPUs.
-    assert fedavg.gpu_hours == pytest.approx(25 * 4 * 137.2 / 3600)
-    # Drawn of the same runs.
-    assert hours("fedalign/figure1") == hours("fedalign/table1") > 100
-    # 10, 20 and 30 epochs, of all methods.
-    assert hours("fedalign/table3") == pytest.approx(
-        6 / 2 * hours("fedalign/table1"), rel=0.01
-    )
-    # One round of one epoch, of 500 rounds of 5.
-    (man,) = artifacts.runs(artifacts.artifact("man/table3"))
-    assert man[0] == "man/table1/fedavg+man"
-    assert hours("man/table3") == pytest.approx(
-        hours("man/figure1") / 2 / 2500, rel=0.1
-    )
 
 
 @pytest.mark.parametrize(

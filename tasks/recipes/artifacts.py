@@ -5,21 +5,17 @@
 ['fedalign/table1', 'fedalign/table2']
 >>> artifacts.artifact("fedmlb/figure3").title
 'FedMLB and other local objectives, CIFAR-100, Dir(0.3), 100 clients'
->>> round(artifacts.work(artifacts.artifact("univarfl/table2")).core_hours) > 0
-True
 
 Figures without results (FedAlign's Fig. 2, FedMLB's Fig. 1) are left out.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.series.artifact import Artifact, Cell
@@ -75,27 +71,6 @@ def artifact(name: str) -> Artifact:
     return known[name]
 
 
-class Work(NamedTuple):
-    """The amount of training.
-
-    Attributes:
-      core_hours: Hours of one core of the machine that `bin/bench recipes` ran on.
-      multiply_adds: Multiply-adds of all local steps, forward and backward.
-    """
-
-    core_hours: float
-    multiply_adds: float
-
-    @property
-    def gpu_hours(self) -> float:
-        """Hours of an RTX 2080 Ti with the FedAlign authors' code.
-
-        Computed from their Table 5: a round of FedAvg takes 137.2 s on four GPUs.
-        """
-        fedavg = _work()["fedalign/table1/fedavg"].multiply_adds / 25  # Rounds.
-        return self.multiply_adds / fedavg * 4 * 137.2 / 3600
-
-
 def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
     """Returns the runs of one seed: pairs of a recipe and its changed settings."""
     found = {
@@ -104,37 +79,6 @@ def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
         for recipe in cell.recipes
     }
     return [(name, settings) for (name, _), settings in found.items()]
-
-
-def work(of: Artifact) -> Optional[Work]:
-    """Returns the training of a table's or figure's runs with one seed.
-
-    Returns:
-      The sum over the runs; None if one has not been measured.
-    """
-    hours = multiply_adds = 0.0
-    for name, settings in runs(of):
-        if name not in _work():
-            return None
-        share = 1.0
-        for each in ("total_rounds", "local_epochs"):
-            whole = recipes.recipe(name).settings[each]
-            share *= settings.get(each, whole) / whole
-        hours += share * _work()[name].core_hours
-        multiply_adds += share * _work()[name].multiply_adds
-    return Work(hours, multiply_adds)
-
-
-@functools.cache
-def _work() -> Mapping[str, Work]:
-    text = pathlib.Path(__file__).with_name("work.csv").read_text("utf-8")
-    return {
-        row["recipe"]: Work(
-            float(row["core_hours"]),
-            float(row["examples_m"]) * float(row["step_mflops"]) * 1e12,
-        )
-        for row in csv.DictReader(text.splitlines())
-    }
 
 
 def canonical(name: str) -> str:

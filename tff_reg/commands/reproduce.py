@@ -27,7 +27,7 @@ Runs and analyses the experiments of a table or figure of a paper, such as
 fedalign/table1, fedmlb/table6 or man/figure2, and writes it with the published numbers
 beside the new ones: table.md, table.csv, report.html and, for a figure, figure.png, by
 default in runs/PAPER/TABLE. The same command again resumes. --list gives the tables
-and figures, their number of runs with one seed, and their running time.
+and figures, and their numbers of runs with one seed.
 
 --scale=tiny is a smoke test of minutes, --synthetic_data takes random images in place
 of all data. The flags of bin/run override the recipes; hyperparameters such as
@@ -36,15 +36,6 @@ of all data. The flags of bin/run override the recipes; hyperparameters such as
 
 _RUNS = "runs"
 _WIDTH = 88
-_BASIS = (
-    "Runs are of one seed. Core hours are of their training, measured on a CPU:"
-    " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
-    " on the same network (bin/bench recipes). Evaluation and analyses come on top."
-    " Work is 10^15 multiply-adds, forward and back. GPU hours are an RTX 2080 Ti's, at"
-    " the pace of the FedAlign authors' PyTorch code by their own measurement (Table 5:"
-    " ResNet-56, batches of 64); nobody has measured this package on a GPU. Divide the"
-    " work by what yours does in an hour of one of the recipes."
-)
 _LIST = Setting("list", bool, False, "lists the tables and figures")
 _RUNS_DIR = Setting(
     "runs_dir",
@@ -61,27 +52,18 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def listing(found):
-    """Returns the lines that list tables and figures with their runs and hours."""
+    """Returns the lines that list tables and figures with their numbers of runs."""
     width = max(len(each.name) for each in found)
-    head = f"{'':{width}}  runs  core hours  GPU hours    work  "
+    head = f"{'':{width}}  runs  "
     lines = [head.rstrip()]
     for each in found:
-        work = artifacts.work(each)
-        sums = ["?"] * 3
-        if work is not None:
-            numbers = (work.core_hours, work.gpu_hours, work.multiply_adds / 1e15)
-            sums = [_short(number) for number in numbers]
-        start = f"{each.name:{width}}  {len(artifacts.runs(each)):4}"
-        start += "  {:>10}  {:>9}  {:>6}  ".format(*sums)
-        indent = " " * len(head)
         lines += textwrap.wrap(
-            each.title, _WIDTH, initial_indent=start, subsequent_indent=indent
+            each.title,
+            _WIDTH,
+            initial_indent=f"{each.name:{width}}  {len(artifacts.runs(each)):4}  ",
+            subsequent_indent=" " * len(head),
         )
-    return [*lines, "", *textwrap.wrap(_BASIS, _WIDTH)]
-
-
-def _short(value):
-    return f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
+    return lines
 
 
 def plan(given, name):
