@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib
 import inspect
 import warnings
@@ -134,8 +135,7 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
 def find(name: str) -> type[method_lib.Method]:
     """Imports and returns the class of a method."""
     if name in BUILTIN:
-        module = importlib.import_module(f"tff_reg.methods.{name}")
-        return next(value for value in vars(module).values() if _is_method(value, name))
+        return _builtin(name)
     if name not in _loaded:
         must = (
             "a sub-class of tff_reg.methods.Method named"
@@ -148,6 +148,12 @@ def find(name: str) -> type[method_lib.Method]:
             lambda value: "" if _is_method(value, name) else must,
         )
     return _loaded[name]
+
+
+@functools.cache
+def _builtin(name: str) -> type[method_lib.Method]:
+    module = importlib.import_module(f"tff_reg.methods.{name}")
+    return next(value for value in vars(module).values() if _is_method(value, name))
 
 
 def load_named(words: Iterable[str]) -> None:
