@@ -284,7 +284,11 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     if config.process == "central":
         mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)
         settings = dataclasses.replace(
-            config, local_epochs=1, local_steps=None, same_local_steps=True
+            config,
+            num_clients=1,
+            local_epochs=1,
+            local_steps=None,
+            same_local_steps=True,
         )
     if config.process in catalogue.REFERENCES:  # Plain averaging.
         arguments["server_optimizer_fn"] = tff.learning.optimizers.build_sgdm(1.0)
