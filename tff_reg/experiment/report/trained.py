@@ -173,7 +173,7 @@ class TrainedRun:
             warmup_rounds=0,
             straggler_epochs=(),  # Each does all of its work.
         )
-        process = runs.build_process(config, task)
+        process = runs.build_process(config, task, model_aggregator=None)
         initial = process.initialize()
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
