@@ -179,7 +179,7 @@ class _Measuring:
 
     @functools.cached_property
     def _model(self):
-        return self._run.model()
+        return self._run.model(is_exact=True)
 
     @functools.cached_property
     def _hessian(self):
