@@ -261,7 +261,7 @@ def _trace(process: Any) -> _Step:
         client_round = _round(description)
         model = client_round.model
         weights = list(model.trainable_variables)
-        start, averaged = _like(weights), _like(weights)
+        start = _like(weights)
         client, server = {}, {}
         for m in training.methods:
             client |= _like(memories.initial(m, "client_memory", weights))
@@ -271,7 +271,7 @@ def _trace(process: Any) -> _Step:
         fixed = list(model.non_trainable_variables)
         received = {
             local_round.MODEL: tff.learning.models.ModelWeights(start, _like(fixed)),
-            method_lib.AVERAGED: averaged,
+            method_lib.AVERAGED: _like(weights),
         }
         scalar = tf.TensorSpec([], description.hparams_dtype)
         optimizer = training.optimizer
