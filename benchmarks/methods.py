@@ -307,6 +307,10 @@ class _Rounds:
         if isinstance(self._process, training.StatefulLearningProcess):
             self._client_states = [[self._process.initial_client_state(self._state)]]
 
+    def count_multiply_adds(self) -> float:
+        """Counts the multiply-adds of a step per example."""
+        return cost.count_multiply_adds(self._process, draws=_DRAWS).total
+
     def time(self, steps: int, turn: int) -> tuple[float, float]:
         """Runs a round of one client; returns its processor and wall seconds."""
         examples = steps * self._batch_size
@@ -328,9 +332,7 @@ def _prepare(cases, report):
         for number, case in enumerate(cases, start=1):
             rounds[case] = _Rounds(*case)
             first.append(pool.submit(rounds[case].time, 1, 0))
-            multiply_adds[case] = cost.count_multiply_adds(
-                case[0], _model_fn(*case), draws=_DRAWS
-            ).total
+            multiply_adds[case] = rounds[case].count_multiply_adds()
             report(f"{number} of {len(cases)} processes made: {case[0]}")
         for future in first:
             future.result()

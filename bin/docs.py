@@ -16,17 +16,16 @@ if __name__ == "__main__":
 
 from absl import flags
 
+from docs import verdicts
 from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.lazy import sphinx_build
-from tff_reg.methods import overview
 from tff_reg.settings import Setting, SettingError
 
 _COMMAND = "bin/docs"
 SOURCES = ROOT / "docs"
 README = ROOT / "README.md"
-_TABLE_BEGINS = "<!-- bin/docs --readme writes this table. -->"
-_TABLE_ENDS = "<!-- The table ends. -->"
+WRITTEN = [README, *(SOURCES / "pages" / f"{name}.md" for name in ("results", "which"))]
 _USAGE = """\
 bin/docs [--output_dir=DIR]
   Builds the site; DIR/index.html is its first page. Exit code 1 if Sphinx warns of
@@ -36,12 +35,13 @@ bin/docs --links
   Asks all addresses that the site names whether they are there.
 
 bin/docs --readme
-  Writes the README's table of methods, which follows from their files.
+  Writes the README's table of methods, which follows from their files, and the verdicts
+  and lists of the pages on results, which follow from docs/figures.
 """
 _SETTINGS = (
     Setting("output_dir", str, str(SOURCES / "site"), "where to build the site"),
     Setting("links", bool, False, "only the addresses"),
-    Setting("readme", bool, False, "only the README's table"),
+    Setting("readme", bool, False, "only tables and verdicts"),
 )
 
 
@@ -68,15 +68,15 @@ def build(builder, output_dir):
     return code
 
 
-def with_table_of_methods(text):
-    """The README's text with the table of methods as it should be."""
-    rows = [["role", "methods"], ["---", "---"]]
-    for role, names in overview.by_role().items():
-        rows.append([role, ", ".join(f"`{name}`" for name in names)])
-    table = [f"| {' | '.join(cells)} |" for cells in rows]
-    before, _, rest = text.partition(_TABLE_BEGINS)
-    _, _, after = rest.partition(_TABLE_ENDS)
-    return "\n".join([before + _TABLE_BEGINS, *table, _TABLE_ENDS + after])
+def with_blocks(text):
+    """The text of a page with the tables and verdicts that are written as they are."""
+    for name, block in verdicts.blocks().items():
+        begins, ends = f"<!-- bin/docs --readme writes {name}. -->", f"<!-- {name} ends"
+        before, found, rest = text.partition(begins)
+        if found:
+            after = rest.partition(ends)[2]
+            text = f"{before}{begins}\n{block}\n{ends}{after}"
+    return text
 
 
 @command_line.command
@@ -87,8 +87,8 @@ def main(argv, stop):
     command_line.define_flags(given, _SETTINGS)
     command_line.parse(argv, given, _USAGE)
     if given.readme:
-        text = with_table_of_methods(README.read_text("utf-8"))
-        files.write_text(README, text)
+        for page in WRITTEN:
+            files.write_text(page, with_blocks(page.read_text("utf-8")))
         return
     if given.links:
         with tempfile.TemporaryDirectory() as report:

@@ -75,7 +75,7 @@ def find_needs(model, methods):
             *model.local_variables,
         ]
         before = [tf.identity(v) for v in variables]
-        needs = trial.find_needs(lambda: model, training)
+        needs = trial._Trial(lambda: model, training).needs
         for variable, value in zip(variables, before):
             variable.assign(value)
     return needs

@@ -1,5 +1,6 @@
 """`bin/analyze` as a user meets it: tables, files, exit codes."""
 
+import json
 import shutil
 
 import numpy as np
@@ -145,6 +146,9 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
     (row,) = read_csv(run_dir / "analysis" / "cost.csv")
     products = 64 * 9 * 32 + 16 * 9 * 32 * 64 + 256 * 128 + 128 * 10
     assert (row["process"], float(row["forward_mflops"])) == ("man", products / 1e6)
+    sent = json.loads((run_dir / "config.json").read_text())["bytes_per_client"]
+    megabytes = [float(row[f"megabytes_{where}"]) for where in ("down", "up")]
+    assert megabytes == [each / 1e6 for each in sent]
     done = run("partition", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'p'}")
     assert done.returncode == 0, done.stderr
     assert "| client_0002 |" in done.stdout

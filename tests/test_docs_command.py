@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bin import docs
-from docs import from_code, reference
+from docs import from_code, reference, verdicts
 from tests import commands
 from tff_reg import settings
 from tff_reg.experiment.config import run_config
@@ -141,11 +141,47 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
-    text = docs.README.read_text("utf-8")
-    assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"
-    assert "| Drift corrections | `scaffold`, `feddyn`" in text
-    monkeypatch.setattr(docs, "README", tmp_path / "README.md")
-    docs.README.write_text(text.replace("Drift corrections", "Drift"), "utf-8")
+def test_tables_verdicts_and_lists_are_those_of_their_files(monkeypatch, tmp_path):
+    texts = [page.read_text("utf-8") for page in docs.WRITTEN]
+    for text in texts:
+        assert docs.with_blocks(text) == text, "bin/docs --readme writes it"
+    there = " ".join(texts)
+    for name in verdicts.blocks():
+        assert there.count(f"<!-- bin/docs --readme writes {name}. -->") == 1
+    assert "| Drift corrections | `scaffold`, `feddyn`" in there
+    pages = [tmp_path / page.name for page in docs.WRITTEN]
+    monkeypatch.setattr(docs, "WRITTEN", pages)
+    for page, text in zip(pages, texts):
+        page.write_text(text.replace("| Drift corrections", "| D"), "utf-8")
     assert commands.call(docs.main, "--readme").returncode == 0
-    assert docs.README.read_text("utf-8") == text
+    assert [page.read_text("utf-8") for page in pages] == texts
+
+
+def test_a_verdict_is_that_of_the_table(monkeypatch, tmp_path):
+    lines = ["method,seeds,accuracy,top eigenvalue", "fedavg,3,50.0 ± 1.0,10.0"]
+    lines += ["a,3,52.0 ± 1.0,9.0", "b,3,51.0 ± 1.0,11.0", "c,3,47.0 ± 1.0,9.5"]
+    (tmp_path / "t.csv").write_text("\n".join([*lines, "d,1,50.1,10.0", ""]))
+    monkeypatch.setattr(verdicts, "_FIGURES", tmp_path)
+
+    def verdict(methods, column="accuracy"):
+        return verdicts._versus("t", methods, column).verdict()
+
+    # Twice the standard error of a difference is 2 (1 / 3 + 1 / 3)^(1/2) = 1.63.
+    assert [verdict(each) for each in "abc"] == ["**holds**", "unclear", "**fails**"]
+    assert verdict("a b") == "**holds** (1 of 2 ahead, 0 behind)"
+    assert verdict("a c") == "mixed (1 of 2 ahead, 1 behind)"
+    assert verdict("d") == "unclear (one seed)"  # The other one has a spread.
+    assert verdict("a", "top eigenvalue") == "**holds**"  # Smaller is flatter.
+    monkeypatch.setitem(verdicts._NOISE, "t", 2.5)
+    assert verdict("a") == "unclear"
+
+
+def test_what_to_avoid_is_what_the_table_has_far_behind():
+    text, rows = verdicts.choice(), verdicts._table("which-by-skew")
+    far = text.partition("with two classes per client also")[2].partition("behind")[0]
+    both = text.partition("Under both avoid")[2].partition("behind")[0]
+    for name, row in rows.items():
+        behind = 89.4 - float(row["2 classes"].partition(" ")[0])
+        assert (f"`{name}`" in far + both) == (behind >= 10), name
+    assert "`fedlc`" in far
+    assert text.startswith(f"The table has {len(rows)} of the {len(overview.ours())} ")

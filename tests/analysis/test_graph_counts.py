@@ -3,7 +3,7 @@
 import pytest
 
 from tests.models import keras_zoo
-from tff_reg import models
+from tff_reg import models, training
 from tff_reg.analysis import cost, graph_counts
 
 # By layer: the input's shape, and the multiply-adds with two classes behind it.
@@ -27,7 +27,7 @@ def _count(keras, layer, shape):
     L = keras.layers
     layers = [keras.Input(shape), layer, L.Flatten(), L.Dense(2)]
     model_fn = models.from_keras(keras.Sequential(layers))
-    return cost.count_multiply_adds("fedavg", model_fn)
+    return cost.count_multiply_adds(training.build("fedavg", model_fn))
 
 
 @pytest.mark.parametrize("name", LAYERS)

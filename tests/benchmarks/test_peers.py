@@ -51,6 +51,32 @@ def test_a_program_is_asked_for_rounds_and_weights(tmp_path):
     assert [w[0, 0] for w in weights] == [1, *range(1, 12)]
 
 
+@pytest.mark.parametrize("network, examples", [("resnet56", 8), ("resnet8", 12)])
+def test_weights_of_resnet56_are_compared_after_two_steps(
+    network, examples, monkeypatch
+):
+    """Programs whose round adds how many examples there are, and one that adds 8."""
+    added = "weights[0] = weights[0] + serving.read(sys.argv[1]).images.shape[1]"
+    programs = {
+        "pytorch": _PROGRAM.replace("weights[0] = weights[0] + 1", added),
+        "tff": _PROGRAM.replace("weights[0] + 1", "weights[0] + 8"),
+    }
+
+    def command(system, pythons, path):
+        name = next(n for n, known in peers.SYSTEMS.items() if known is system)
+        return [sys.executable, "-c", programs[name], path]
+
+    monkeypatch.setattr(peers, "_command", command)
+    monkeypatch.setattr(cases, "write", lambda path, size: serving.write(
+        path, _case(images=np.ones([2, size.examples, 8, 8, 1], np.float32))
+    ))  # fmt: skip
+    size = cases.Size(network, "batch", (8, 8, 1), 2, 12, 4)
+    monkeypatch.setitem(peers.CASES, "case", size)
+    for row in peers._measure_case("case", list(programs), {}, 1, lambda line: None):
+        off = 0.0 if row["system"] == "pytorch" else abs(8 - examples) / examples
+        assert row["difference"] == pytest.approx(off, rel=0.05)
+
+
 def test_a_rounds_kernels_are_those_of_its_steps():
     case = _case(network="resnet8", norm="batch")
     model = own.model_fn_of(case)()

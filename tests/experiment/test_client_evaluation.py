@@ -10,7 +10,7 @@ from tests.experiment import finished
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
 from tff_reg import data, experiment, settings
 from tff_reg.experiment import start
-from tff_reg.experiment.rounds import client_evaluation, runs
+from tff_reg.experiment.rounds import client_evaluation, remarks, runs
 from tff_reg.tasks import pacs
 
 X, Y = (TRAIN[0] / 255).astype(np.float32), TRAIN[1][:, 0]
@@ -153,6 +153,31 @@ def test_domains_have_recalls_of_their_own():
     assert [row["loss"] for row in measured.rows] == [(3 + 3 + 1 + 8) / 4, 0.5]
     recalls = {row["class"] + row["domain"]: row["recall"] for row in measured.classes}
     assert recalls == {"as": 1.0, "at": 0.5, "bs": 0.0, "bt": 1.0}
+
+
+def test_clients_whose_domain_no_test_example_has_are_told():
+    x, labels = np.zeros([6, 8, 8, 1], np.float32), np.array([0, 1] * 3)
+    clients = data.ArrayClientData(x, labels, [[0, 1, 2, 3], [4, 5]])
+    task = types.SimpleNamespace(
+        client_data=clients,
+        class_names="ab",
+        domain_names="st",
+        domains=np.array([0, 0, 0, 0, 1, 1]),
+        test_domains=np.zeros(6, int),
+        test_arrays=lambda: (x, labels),
+        model_fn=None,
+    )
+    config = experiment.RunConfig(process="fedavg", client_evaluation=1).resolved()
+    (said,) = remarks.of(config, task)
+    assert said.startswith("1 of 2 clients have no class of the test examples in their")
+    evaluation = types.SimpleNamespace(
+        examples=(x, labels),
+        outcomes=lambda weights, x, y, rows: (y[rows], 0.0 * y[rows]),
+    )
+    measured = client_evaluation.ClientEvaluation(evaluation, task)(
+        types.SimpleNamespace(weights=lambda: None, weights_of=None), 1
+    )
+    assert [row["accuracy"] for row in measured.rows] == [1.0, None]
 
 
 def test_tenths_count_clients_in_part_and_weights_are_sizes():

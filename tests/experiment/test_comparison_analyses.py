@@ -126,6 +126,12 @@ def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):
     assert by_round.rounds == [1, 2]
 
 
+def test_compute_is_that_of_the_clients_who_counted(tmp_path):
+    columns = {"num_examples": [100, 0, 300], "cohort/counted": [1, 0, 2]}
+    path = write_run(tmp_path / "run", [0.1, 0.2, 0.3], columns=columns)
+    assert finished_runs.read(path).examples == {1: 100, 2: 100, 3: 250}
+
+
 def test_references_cost_what_they_compute_and_refuse_what_they_lack(tmp_path):
     columns, network = {"num_examples": 200}, dict(image_shape=(4, 4, 1), num_classes=3)
     for process, count, column in (("local", 100, "trace"), ("central", 200, "drift")):

@@ -1,13 +1,15 @@
 """Runs that begin with weights from a file, and of networks of which a part trains."""
 
+import dataclasses
 import shutil
 
 import numpy as np
 import pytest
 
 from tff_reg import experiment
+from tff_reg.analysis import curvature, plane
 from tff_reg.experiment.report import trained
-from tff_reg.experiment.rounds import progress
+from tff_reg.experiment.rounds import progress, runs
 
 SMALL = dict(
     process="fedprox+fedsam",
@@ -21,6 +23,10 @@ SMALL = dict(
     client_learning_rate=0.05,
     total_rounds=2,
 )
+
+
+_CURVATURE = curvature.Settings(20, trace_samples=2, clients=0)
+_PLANE = plane.Settings("random", points=3, examples=20)
 
 
 def _run(where, **settings):
@@ -87,3 +93,14 @@ def test_bfloat16_trains_to_about_the_same_accuracy(tmp_path):
     assert exact > 0.8 and short == pytest.approx(exact, abs=0.04)
     losses = [each.rows[0]["training/loss"] for each in found]
     assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.05)
+    # Second derivatives in bfloat16 would be wrong in their third digit.
+    run = trained.load(where)
+    task = runs.build_task(dataclasses.replace(run.config, mixed_precision=None))
+    found = []
+    for number, each in enumerate((run, dataclasses.replace(run, task=task))):
+        output_dir = tmp_path / f"analysis{number}"
+        curvature.measure(each, _CURVATURE, output_dir)
+        plane.measure(each, _PLANE, output_dir)
+        names = ("hessian.csv", "landscape.csv")
+        found.append([(output_dir / name).read_bytes() for name in names])
+    assert found[0] == found[1]

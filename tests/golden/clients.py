@@ -88,7 +88,7 @@ class Client:
             return made[-1]
 
         # The local model is the first that is made.
-        needs = trial.find_needs(mlp.model_fn(*self._network), observed)
+        needs = trial._Trial(mlp.model_fn(*self._network), observed).needs
         self._round = local_round.LocalRound(make, observed, weighting, needs)
         self._model = made[0]
         spec = tf.TensorSpec([], dtype)

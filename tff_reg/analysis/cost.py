@@ -17,15 +17,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import models, training as training_lib
+from tff_reg import lazy, models, training as training_lib
 from tff_reg.analysis import graph_counts
-from tff_reg.lazy import tf
+from tff_reg.lazy import tf, tff
 from tff_reg.methods import catalogue, memories, method as method_lib
-from tff_reg.models import roles
+
+local_round = lazy.module("tff_reg.training.local_round")
+needs = lazy.module("tff_reg.training.needs")
+traffic = lazy.module("tff_reg.training.traffic")
 
 # Number of steps to average if the count depends on random draws.
 DEFAULT_DRAWS = 256
-_CLIENTS = 10  # Any number: it does not change the graph.
 _NORM_WEIGHTS = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
@@ -62,14 +64,15 @@ class Cost:
         forward passes of a training step, for one example.
       stored_params_m: 10^6 weights of convolutions and dense layers that a client
         keeps during a step: the model and every constant model or memory of the same
-        shape that the step reads.
+        shape that the step reads, but not the optimiser's state.
       forward_rest_mflops: 10^6 multiply-adds of other products in the forward passes,
         as `MultiplyAdds.rest`.
       backward_mflops: 10^6 multiply-adds of the backward passes.
       stored_values_m: As `stored_params_m`, with the norms' weights and the model's
         running statistics.
-      megabytes_down: 10^6 bytes per round that a client receives.
-      megabytes_up: 10^6 bytes per round that a client sends.
+      megabytes_down: 10^6 bytes per round that a client receives; None if they are not
+        known, see `training.traffic`.
+      megabytes_up: 10^6 bytes per round that a client sends, or None.
     """
 
     process: str
@@ -79,12 +82,12 @@ class Cost:
     forward_rest_mflops: float
     backward_mflops: float
     stored_values_m: float
-    megabytes_down: float
-    megabytes_up: float
+    megabytes_down: Optional[float]
+    megabytes_up: Optional[float]
 
 
 def measure(
-    process: str,
+    name: str,
     *,
     model: str,
     image_shape: Sequence[int],
@@ -96,15 +99,15 @@ def measure(
 ) -> Cost:
     """Counts the cost of a method on one of the package's networks.
 
-    `projector` is by default that of the method's paper. What only serves an evaluation
-    (`averages_all_clients`) is not counted.
+    `projector` is by default that of the method's paper, and so are the settings that
+    no argument names, such as the client optimiser's.
 
     >>> from tff_reg.analysis import cost
     >>> network = dict(model="cnn", norm="group", image_shape=(8, 8, 1), num_classes=3)
     >>> cost.measure("fedavg", **network).forward_mflops
     0.346496
     """
-    paper = catalogue.settings(process, ["projector"] if projector else [])
+    paper = catalogue.settings(name, ["projector"] if projector else [])
     projector = projector or str(paper.get("projector", "none"))
     model_fn = models.build_model_fn(
         model,
@@ -113,19 +116,43 @@ def measure(
         norm=norm,
         projector=projector,
     )
-    step = _trace(catalogue.build(process, strengths), model_fn)
+    process = training_lib.build(
+        name,
+        model_fn,
+        client_data=training_lib.WholeClientData(batch_size=1),
+        # Any numbers: they do not change the cost.
+        num_clients=10,
+        total_rounds=1,
+        **strengths,
+    )
+    return of_process(process, name, projector, draws=draws)
+
+
+def of_process(
+    process: Any, name: str, projector: str = "none", *, draws: int = DEFAULT_DRAWS
+) -> Cost:
+    """Counts the cost of a process, with its model, methods and client optimiser.
+
+    Args:
+      process: A process that `tff_reg.training` built.
+      name: The process name.
+      projector: The layers before the classifier, for the `Cost`.
+      draws: Number of steps to average if the count depends on random draws.
+    """
+    step = _trace(process)
     counts = step.count(draws)
-    is_sent = process.strip().lower() not in catalogue.REFERENCES
+    sent = traffic.bytes_per_client(process, name)
+    down, up = (None, None) if sent is None else (each / 1e6 for each in sent)
     return Cost(
-        process=process,
+        process=name,
         projector=projector,
         forward_mflops=counts.layers / 1e6,
         stored_params_m=step.stored_layers / 1e6,
         forward_rest_mflops=counts.rest / 1e6,
         backward_mflops=counts.backward / 1e6,
         stored_values_m=step.stored_values / 1e6,
-        megabytes_down=is_sent * step.bytes_down / 1e6,
-        megabytes_up=is_sent * step.bytes_up / 1e6,
+        megabytes_down=down,
+        megabytes_up=up,
     )
 
 
@@ -145,19 +172,19 @@ def columns(costs: Sequence[Cost]) -> dict[str, list[str]]:
         cells["projector"] = [cost.projector for cost in costs]
     for name, head in heads.items():
         digits = 1 if name.endswith("mflops") else 2
-        cells[head] = [f"{getattr(cost, name):.{digits}f}" for cost in costs]
+        values = [getattr(cost, name) for cost in costs]
+        cells[head] = ["-" if v is None else f"{v:.{digits}f}" for v in values]
     return cells
 
 
-def count_multiply_adds(
-    process: str,
-    model_fn,
-    *,
-    strengths: Mapping[str, Any] = {},
-    draws: int = DEFAULT_DRAWS,
-) -> MultiplyAdds:
-    """Counts the multiply-adds of a method's local step, for one example."""
-    return _trace(catalogue.build(process, strengths), model_fn).count(draws)
+def count_multiply_adds(process: Any, *, draws: int = DEFAULT_DRAWS) -> MultiplyAdds:
+    """Counts the multiply-adds of a process's local step, for one example.
+
+    Args:
+      process: A process that `tff_reg.training` built.
+      draws: Number of steps to average if the count depends on random draws.
+    """
+    return _trace(process).count(draws)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,14 +194,13 @@ class _Step:
     graph: Any
     key: Any
     outputs: Sequence[Any]
+    frozen: Sequence[Any]
     stored_layers: int
     stored_values: int
-    bytes_down: int
-    bytes_up: int
 
     def count(self, draws: int) -> MultiplyAdds:
         with self.graph.as_default():
-            counts = graph_counts.multiply_adds(self.outputs)
+            counts = graph_counts.multiply_adds(self.outputs, self.frozen)
             drawn = {kind: c for kind, c in counts.items() if tf.is_tensor(c)}
             if drawn:
                 with tf.compat.v1.Session(graph=self.graph) as session:
@@ -188,129 +214,108 @@ class _Step:
         return MultiplyAdds(**counts)
 
 
-def _recording_step(*args) -> Any:
-    """Returns a `LocalStep` that stores the gradient of every pass in `gradients`."""
+def _round(description: Any) -> Any:
+    """Returns a `LocalRound` on a model of its own.
 
-    class RecordingStep(training_lib.local_step.LocalStep):
-        def __init__(self):
-            super().__init__(*args)
-            self.gradients = []
+    Its `outputs` are the gradients of all passes, the corrected gradients and the
+    measurements.
+    """
 
+    class Step(training_lib.local_step.LocalStep):
         def run(self, *args, **kwargs):
             result = super().run(*args, **kwargs)
-            self.gradients.extend(result[0])
+            Round.outputs.extend(result[0])
             return result
 
-    return RecordingStep()
+    class Round(local_round.LocalRound):
+        _step_type = Step
+        outputs: list[Any] = []
 
+        @property
+        def model(self):
+            return self._model
 
-class _Received:
-    """The model and the memories that a client begins with, as placeholders."""
+        def _class_counts(self, data):
+            return data
 
-    def __init__(self, model, methods):
-        self.weights = list(model.trainable_variables)
-        self.client: dict[str, Any] = {}
-        self.server: dict[str, Any] = {}
-        self._start = _like(self.weights)
-        self._num_classes = model.network.num_classes
-        self._facts = roles.facts_of(model.network, self.weights)
-        for m in methods:
-            self.client |= _like(memories.initial(m, "client_memory", self.weights))
-            server = memories.initial(m, "server_memory", self.weights)
-            sent = memories.sent_keys(m.name, m.server_memory)
-            self.server |= _like({name: server[name] for name in sent})
+        def _corrected(self, hook, locals_, gradients):
+            gradients = super()._corrected(hook, locals_, gradients)
+            self.outputs.extend(gradients)
+            return gradients
 
-    def local_of(self, m) -> method_lib.Local:
-        """Returns a method's view of the client before its first step."""
-        dtype = self.weights[0].dtype
-        local = method_lib.Local(
-            weights=self.weights,
-            start=self._start,
-            global_weights=self._start,
-            memory=memories.own(m.name, m.client_memory, self.client),
-            server_memory=memories.own(m.name, m.server_memory, self.server),
-            state=(),
-            class_counts=tf.zeros([self._num_classes], tf.int32),
-            relative_size=tf.constant(1.0, dtype),
-            relative_weight=tf.constant(1.0, dtype),
-            round_num=tf.constant(1),
-            num_steps=tf.constant(0),
-            total_steps=tf.constant(1),
-            epoch=tf.constant(0),
-            begins_epoch=tf.constant(True),
-            num_examples=tf.constant(0, tf.int64),
-            weight=tf.constant(1.0, dtype),
-            hparams={"learning_rate": tf.constant(0.0)},
-            local_steps=1,
-            step_size=tf.constant(0.0, dtype),
-            **self._facts,
-        )
-        return dataclasses.replace(local, state=m.begin(local))
+        def _summed(self, sums, measured, batch_examples):
+            self.outputs.extend(tf.nest.flatten(measured))
+            return sums
 
-    def read_by(self, outputs) -> set:
-        """Returns the names of the stored model and memories that outputs depend on."""
-        stored: dict[Any, Any] = {method_lib.GLOBAL: self._start}
-        stored.update({("client", name): v for name, v in self.client.items()})
-        stored.update({("server", name): v for name, v in self.server.items()})
-        operations = graph_counts.operations_behind(outputs)
-        flat = {name: tf.nest.flatten(value) for name, value in stored.items()}
-        return {
-            name
-            for name, tensors in flat.items()
-            if self._is_copy(tensors) and any(t.op in operations for t in tensors)
-        }
-
-    def _is_copy(self, tensors) -> bool:
-        """Returns whether these are as many as the weights, not a few numbers."""
-        return len(tensors) >= len(self.weights)
-
-
-def _trace(methods, model_fn) -> _Step:
-    training = training_lib.LocalTraining(
-        training_lib.build_sgd(0.0),
-        methods,
-        data_form=training_lib.WholeClientData(batch_size=1),
-        population=training_lib.Population(_CLIENTS),
+    weighting = tff.learning.ClientWeighting.UNIFORM
+    return Round(
+        description.model_fn, description.training, weighting, description.needs
     )
-    model_fn = training_lib.adapt_model_fn(model_fn, methods)
-    needs = training_lib.trial.find_needs(model_fn, training)
+
+
+def _trace(process: Any) -> _Step:
+    description = process.description
+    training = description.training
     with tf.Graph().as_default() as graph:
-        model = model_fn()
-        references = {name: model_fn() for name in needs.references}
         key = tf.compat.v1.placeholder(tf.int64, [2])
-        received = _Received(model, methods)
-        locals_ = {m.name: received.local_of(m) for m in methods}
-        spec = model.input_spec["x"]
-        batch = {
-            "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
-            "y": tf.zeros([1], tf.int32),
+        client_round = _round(description)
+        model = client_round.model
+        weights = list(model.trainable_variables)
+        start = _like(weights)
+        client, server = {}, {}
+        for m in training.methods:
+            client |= _like(memories.initial(m, "client_memory", weights))
+            known = memories.initial(m, "server_memory", weights)
+            sent = memories.sent_keys(m.name, m.server_memory)
+            server |= _like({name: known[name] for name in sent})
+        fixed = list(model.non_trainable_variables)
+        received = {
+            local_round.MODEL: tff.learning.models.ModelWeights(start, _like(fixed)),
+            method_lib.AVERAGED: _like(weights),
         }
-        step = _recording_step(model, references, methods, needs)
-        gradient, made = step.gradient(batch, locals_, lambda: key)
-        outputs = [*gradient, *step.gradients, *tf.nest.flatten(made.measured)]
-        for m in methods:
-            gradient = m.correct(locals_[m.name], gradient)
-            gradient = m.correct_clipped(locals_[m.name], gradient)
-        outputs += gradient
-        uploads = [m.finish(locals_[m.name]).upload for m in methods]
-        weights, fixed = received.weights, list(model.non_trainable_variables)
-        states = [tf.nest.flatten(own.state) for own in locals_.values()]
-        keeps = any(map(received._is_copy, states))
-        copies = 1 + len(received.read_by(outputs) | set(references)) + keeps
-        model_bytes = _bytes(weights) + _bytes(fixed)
-        sent = _bytes(tf.nest.flatten(received.server))
-        sent += _bytes(weights) * bool(training.averaged_rounds)
+        scalar = tf.TensorSpec([], description.hparams_dtype)
+        optimizer = training.optimizer
+        hparams = optimizer.get_hparams(optimizer.initialize(scalar))
+        visit, progress = client_round.begin(
+            {k: tf.constant(v, scalar.dtype) for k, v in hparams.items()},
+            tf.constant(1),
+            1.0,
+            received,
+            needs.class_counts(model),
+            client,
+            server,
+        )
+        batch = tf.nest.map_structure(
+            lambda spec: tf.zeros([s or 1 for s in spec.shape], spec.dtype),
+            dict(description.input_spec),
+        )
+        client_round.step(visit, progress, batch, lambda: key)
+
+        def is_copy(value: Any) -> bool:
+            """Whether these are as many as the weights, not a few numbers."""
+            return len(tf.nest.flatten(value)) >= len(weights)
+
+        behind = graph_counts.operations_behind(client_round.outputs)
+        stored = {method_lib.GLOBAL: start, **client}
+        stored |= {f"server: {name}": value for name, value in server.items()}
+        read = {
+            name
+            for name, value in stored.items()
+            if is_copy(value) and any(t.op in behind for t in tf.nest.flatten(value))
+        }
+        keeps = any(map(is_copy, progress.kept.values()))
+        copies = 1 + len(read | {*description.needs.references}) + keeps
+        frozen = getattr(getattr(model, "network", None), "frozen", {})
+        sizes = [(v.name, copies * graph_counts.size(v)) for v in weights]
+        sizes += [(v.name, graph_counts.size(v)) for v in fixed]
+        sizes += [(name, graph_counts.size(v)) for name, v in frozen.items()]
         return _Step(
             graph=graph,
             key=key,
-            outputs=outputs,
-            stored_layers=copies
-            * sum(map(graph_counts.size, filter(_is_of_layer, weights)))
-            + sum(map(graph_counts.size, filter(_is_of_layer, fixed))),
-            stored_values=copies * sum(map(graph_counts.size, weights))
-            + sum(map(graph_counts.size, fixed)),
-            bytes_down=model_bytes + sent,
-            bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
+            outputs=client_round.outputs,
+            frozen=[*frozen.values()],
+            stored_layers=sum(size for name, size in sizes if _is_of_layer(name)),
+            stored_values=sum(size for _, size in sizes),
         )
 
 
@@ -320,9 +325,5 @@ def _like(structure):
     )
 
 
-def _is_of_layer(variable) -> bool:
-    return variable.name.split("/")[-1].split(":")[0] not in _NORM_WEIGHTS
-
-
-def _bytes(variables) -> int:
-    return sum(graph_counts.size(v) * v.dtype.size for v in variables)
+def _is_of_layer(name: str) -> bool:
+    return name.split("/")[-1].split(":")[0] not in _NORM_WEIGHTS

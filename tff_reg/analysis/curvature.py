@@ -32,12 +32,11 @@ from tff_reg import files, tables
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
 from tff_reg.experiment.report import finished_runs, trained
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
 
 _FILE, _SUM = "hessian.json", "sum"
 _DIAGONALS = "client_diagonals"
-_BATCH_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +178,7 @@ class _Measuring:
 
     @functools.cached_property
     def _model(self):
-        return self._run.model()
+        return self._run.model(is_exact=True)
 
     @functools.cached_property
     def _hessian(self):
@@ -233,7 +232,9 @@ class _Measuring:
             for each in (models, began)
         )
         steps = np.subtract(ends, starts)
-        gradients = [self._gradient(*self._own_examples(name)) for name in client_ids]
+        gradients = [
+            self._hessian_on(self._own_examples(name)).gradient() for name in client_ids
+        ]
         published = dissimilarity.published_hessian_dissimilarity(
             [
                 [np.sum(part) for part in self._hessian.unflatten(diagonal)]
@@ -301,33 +302,6 @@ class _Measuring:
         kept = {"values": found.values, "errors": found.standard_errors}
         files.write_bytes(path, files.npz(kept))
         return found.values, found.standard_errors
-
-    @functools.cached_property
-    def _batch_gradient(self):
-        """A function that computes the gradient of a batch's summed loss."""
-        model = self._model
-
-        @tf.function(reduce_retracing=True)
-        def gradient(x, y):
-            with tf.GradientTape() as tape:
-                loss = model.forward_pass({"x": x, "y": y}, training=False).loss
-                loss *= tf.cast(tf.shape(y)[0], loss.dtype)
-            found = tape.gradient(
-                loss,
-                model.trainable_variables,
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-            return [tf.cast(tf.reshape(g, [-1]), tf.float64) for g in found]
-
-        return gradient
-
-    def _gradient(self, x, y):
-        total = 0.0
-        for start in range(0, len(x), _BATCH_SIZE):
-            end = start + _BATCH_SIZE
-            parts = self._batch_gradient(tf.constant(x[start:end]), y[start:end])
-            total = total + np.concatenate([part.numpy() for part in parts])
-        return total / len(x)
 
     def _write_tables(self):
         results = self._found["results"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any, Optional
 
 from tff_reg import lazy
@@ -33,8 +33,10 @@ def operations_behind(tensors) -> dict[Any, set]:
     return outputs
 
 
-def multiply_adds(tensors) -> dict[str, Any]:
+def multiply_adds(tensors, frozen: Sequence[Any] = ()) -> dict[str, Any]:
     """Counts the multiply-adds that tensors of a graph depend on, by kind.
+
+    `frozen` are tensors of the graph that are weights, too, beside its variables.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
@@ -42,7 +44,7 @@ def multiply_adds(tensors) -> dict[str, Any]:
     ...     multiply_adds([product])
     {'layers': 0, 'rest': 30, 'backward': 0}
     """
-    return _count(tensors, False, frozenset())
+    return _count(tensors, False, {id(tensor) for tensor in frozen})
 
 
 def _count(tensors, is_backward: bool, weights: Set[int]) -> dict[str, Any]:

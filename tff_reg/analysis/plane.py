@@ -69,7 +69,7 @@ def measure(
         found = landscape.Landscape(coordinates, known)
     else:
         examples = curvature.global_examples(run, settings.examples, settings.seed)
-        hessian = hessian_lib.Hessian(run.model(), examples)
+        hessian = hessian_lib.Hessian(run.model(is_exact=True), examples)
         if settings.directions == "random":
             directions = landscape.random_directions(hessian, settings.seed)
         else:

@@ -114,16 +114,9 @@ def _write_costs(path, costs):
 
 def _cost_of_run(run_dir):
     did = _config(run_dir)
-    task = runs.build_task(did)
-    found = cost_lib.measure(
-        did.process,
-        model=str(did.model),
-        norm=str(did.norm),
-        projector=did.projector,
-        num_classes=task.num_classes,
-        image_shape=task.image_shape,
-        strengths=did.strengths,
-    )
+    trained.check_is_whole(did, run_dir)
+    process = runs.build_process(did, runs.build_task(did))
+    found = cost_lib.of_process(process, did.process, did.projector)
     _write_costs(_made_analysis_of(run_dir) / "cost.csv", [found])
     return found
 

@@ -178,7 +178,7 @@ class BlockModel:
                 known.update(map(id, layer.weights))
         return [v for v in self.non_trainable_variables if id(v) in known]
 
-    def compute_in(self, dtype: str) -> None:
+    def compute_in(self, dtype: Any) -> None:
         """Lets layers compute products with their kernels in a data type.
 
         All else is computed in that of the weights: norms, losses, depthwise kernels.

@@ -238,7 +238,7 @@ def _compose(
     )
     process = stateful.compose_process(parts, training.clients_remember)
     process.model_fn = description.model_fn
-    process.debug_functions = description.kept
+    process.description = description
     return process
 
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from tff_reg import lazy
 from tff_reg.lazy import tf, tff
-from tff_reg.methods import all_clients
+from tff_reg.methods import all_clients, catalogue
 from tff_reg.training import update_drift
 
 internals = lazy.module("tff_reg.seam.internals")
@@ -18,8 +18,11 @@ _UP = ("sum", "mean", "weighted_mean", "aggregate", "secure", "min", "max", "col
 _NOT_SENT = (f"{all_clients.NAME}/", update_drift.PARTS)
 
 
-def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
+def bytes_per_client(process: Any, name: str = "") -> Optional[tuple[int, int]]:
     """Counts the bytes of all broadcasts and aggregations of a process's round.
+
+    `name` is the process name of a run; the references, `local` and `central`, send
+    nothing.
 
     They are those of the weights, of what methods send beside them, such as SCAFFOLD's
     control variates, and a few of settings and metrics. A client's own state stays
@@ -28,9 +31,10 @@ def bytes_per_client(process: Any) -> Optional[tuple[int, int]]:
 
     Returns:
       The bytes that a client receives and those that it sends per round; None if the
-      process is no TFF computation or sends something whose size depends on its values
-      (`aggregator=compressed`).
+      process is no TFF computation or sends something whose size depends on its values.
     """
+    if name in catalogue.REFERENCES:
+        return 0, 0
     if not hasattr(process.next, "to_building_block"):
         return None
     down = up = 0.0

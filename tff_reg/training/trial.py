@@ -42,13 +42,6 @@ class Outcome(NamedTuple):
     said: Mapping[str, Any]
 
 
-def find_needs(
-    model_fn: Callable[[], Any], training: local_training.LocalTraining
-) -> needs_lib.Needs:
-    """Runs a client's hooks eagerly; arguments and errors are those of `run`."""
-    return _Trial(model_fn, training).needs
-
-
 def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
     """Runs all hooks of a round eagerly; `model_fn` is of `adaptation`."""
     if not training.methods and not training.debug_eager:

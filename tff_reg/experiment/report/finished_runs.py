@@ -20,6 +20,7 @@ from tff_reg.experiment.rounds import (
     directory as directory_lib,
     metrics,
     summary as summary_lib,
+    unequal_work,
 )
 from tff_reg.settings import Setting
 
@@ -87,8 +88,8 @@ class Run:
       costs: By round, what a client that takes part in every round has spent: `seconds`
         of all clients' rounds, `megabytes` received and sent, 10^9 `multiply_adds`; of
         those that are known.
-      examples: Training examples per client of a cohort, accumulated since the first
-        round, by round; empty if they are not known.
+      examples: Training examples per client that counted in a round, accumulated since
+        the first round, by round; empty if they are not known.
       analyses: The requested results of the run's analyses, by column.
     """
 
@@ -192,7 +193,10 @@ def _examples(
         cohort = 1
     elif config.get("client_sampling") == "independent":
         cohort = sampling.mean_size(cohort, config["num_clients"])
-    totals = itertools.accumulate(n / cohort for n in of_rounds)
+    counted = [cohort] * len(rows)
+    if unequal_work.COUNTED in rows[0]:  # Others dropped out, or were late.
+        counted = table.column(unequal_work.COUNTED)
+    totals = itertools.accumulate(n and n / c for n, c in zip(of_rounds, counted))
     return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
 
 

@@ -121,13 +121,16 @@ class TrainedRun:
             count = sum(each.startswith(f"{name}/") for each in stored.files)
             return [stored[f"{name}/{index}"] for index in range(count)]
 
-    def model(
-        self, weights: Optional[tff.learning.models.ModelWeights] = None
-    ) -> LearningModel:
-        """Makes a model with the given weights, by default those of `kind`."""
-        chosen = self.weights if weights is None else weights
+    def model(self, *, is_exact: bool = False) -> LearningModel:
+        """Makes a model with the weights of the `kind`.
+
+        If it `is_exact`, it computes in the weights' data type, whatever the run's
+        `mixed_precision`.
+        """
         model = self.model_fn()
-        chosen.assign_weights_to(model)
+        self.weights.assign_weights_to(model)
+        if is_exact:
+            model.network.compute_in(model.trainable_variables[0].dtype)
         return model
 
     def client_examples(self, client_id: str) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +176,7 @@ class TrainedRun:
             warmup_rounds=0,
             straggler_epochs=(),  # Each does all of its work.
         )
-        process = runs.build_process(config, task)
+        process = runs.build_process(config, task, model_aggregator=None)
         initial = process.initialize()
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),

@@ -39,24 +39,20 @@ class ClientResults(NamedTuple):
         curves.write_points(picture, panels(self.rows))
 
 
-class ClientEvaluation:
-    """Measures the accuracies of all clients, sampled or not."""
+class TestedClients:
+    """The examples on which each client of a task is tested.
 
-    def __init__(
-        self,
-        evaluation: CentralEvaluation,
-        task: Any,
-        finetune: Optional[Callable[[Any, int, str], Any]] = None,
-    ):
+    Attributes:
+      is_tested: Whether there are any, bool [clients].
+    """
+
+    def __init__(self, task: Any, examples: tuple[Any, Any]):
         """Looks at the clients' labels.
 
         Args:
-          evaluation: Has the model and the test set.
           task: The task. If its `client_data` have `tests`, these are measured.
-          finetune: From a server's state, a round and a client to the weights of the
-            client's copy; None for no copies.
+          examples: The test set, for other tasks.
         """
-        self._evaluation, self._finetune = evaluation, finetune
         clients = task.client_data
         self._ids = clients.client_ids
         own = [clients.client_positions(name) for name in self._ids]
@@ -71,7 +67,7 @@ class ClientEvaluation:
         # examples over which a mean is taken. Of each client: its shares of the cells.
         self._shares: Any = None
         if clients.tests is None:
-            self._examples = evaluation.examples
+            self._examples = examples
             self._tested = self._examples[1] * len(domain_names) + of_test
             self._rows, self._cells = np.arange(len(self._tested)), self._tested
             self._counts = np.bincount(self._cells, minlength=len(self._names))
@@ -79,7 +75,7 @@ class ClientEvaluation:
                 np.bincount(strata[each], minlength=self._counts.size) for each in own
             ]
             self._shares = np.array(held, float) * (self._counts > 0)
-            self._is_tested = self._shares.any(axis=1)
+            self.is_tested = self._shares.any(axis=1)
             self._shares /= np.maximum(1, self._shares.sum(axis=1, keepdims=True))
         else:  # A client's cell are the examples that it holds out.
             self._examples = clients.tests.arrays
@@ -92,10 +88,31 @@ class ClientEvaluation:
             self._tested = strata[self._rows]
             self._cells = np.repeat(np.arange(len(held)), [*map(len, held)])
             self._counts = np.bincount(self._cells, minlength=len(held))
-            self._is_tested = self._counts > 0
-        self._kinds = [*metrics.CLIENT_KINDS][: 1 if finetune is None else 2]
+            self.is_tested = self._counts > 0
         of_clients = ({"client": n, **_of(labels[e])} for n, e in zip(self._ids, own))
         self._described = [*of_clients]
+
+
+class ClientEvaluation(TestedClients):
+    """Measures the accuracies of all clients, sampled or not."""
+
+    def __init__(
+        self,
+        evaluation: CentralEvaluation,
+        task: Any,
+        finetune: Optional[Callable[[Any, int, str], Any]] = None,
+    ):
+        """Looks at the clients' labels.
+
+        Args:
+          evaluation: Has the model and the test set.
+          task: As for `TestedClients`.
+          finetune: From a server's state, a round and a client to the weights of the
+            client's copy; None for no copies.
+        """
+        super().__init__(task, evaluation.examples)
+        self._evaluation, self._finetune = evaluation, finetune
+        self._kinds = [*metrics.CLIENT_KINDS][: 1 if finetune is None else 2]
 
     @property
     def columns(self) -> list[str]:
@@ -112,10 +129,10 @@ class ClientEvaluation:
         of_all, predicted = self._test(state.weights(), np.arange(len(self._rows)))
         for kind, prefix, weights_of in zip(self._kinds, ("", "finetuned_"), own):
             found = self._mixed(of_all)
-            for k in np.flatnonzero(self._is_tested).tolist() if weights_of else ():
+            for k in np.flatnonzero(self.is_tested).tolist() if weights_of else ():
                 own_means = self._own_test(weights_of(self._ids[k]), k)
                 found[:, k : k + 1] = self._mixed(own_means, slice(k, k + 1))
-            for each, values, is_tested in zip(rows, found.T.tolist(), self._is_tested):
+            for each, values, is_tested in zip(rows, found.T.tolist(), self.is_tested):
                 for what, value in zip(_MEASURED, values):
                     each[prefix + what] = value if is_tested else None
             accuracies = [each[f"{prefix}accuracy"] for each in rows]

@@ -26,6 +26,7 @@ class Local:
         """Wraps FedAvg whose server takes the clients' mean as its next model."""
         self._process = process
         self.initialize, self.model_fn = process.initialize, process.model_fn
+        self.description = process.description
         self.get_model_weights = self.initial_client_state = process.get_model_weights
         self.get_hparams, self.built_from = process.get_hparams, process.built_from
 

@@ -27,7 +27,6 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
-from tff_reg.methods import catalogue
 from tff_reg.training import traffic
 
 if TYPE_CHECKING:
@@ -181,8 +180,7 @@ class Rounds:
             self._settings["process.hparams"] = hparams
         if not self._training.overwrite:
             directory.check(self._settings)
-        is_alone = self._settings.get("process") in catalogue.REFERENCES
-        sent = (0, 0) if is_alone else traffic.bytes_per_client(process)
+        sent = traffic.bytes_per_client(process, self._settings.get("process", ""))
         config = {**self._settings, **identity.machine(), identity.TRAFFIC: sent}
         directory.begin(_as_json(config), overwrite=self._training.overwrite)
 

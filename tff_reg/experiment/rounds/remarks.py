@@ -7,6 +7,7 @@ from typing import Any
 
 from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.experiment.rounds import client_evaluation
 from tff_reg.lazy import np
 
 # Examples whose values are looked at for their scale.
@@ -31,26 +32,8 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
         )
     if config.model is None:
         yield from _of_model(config, task.model_fn.plan.model, x_test)
-    if config.client_evaluation is not None and getattr(clients, "tests", 0) is None:
-        labels = clients.arrays[1]
-        own = [labels[clients.client_positions(name)] for name in clients.client_ids]
-        if untested := sum(not np.isin(each, y_test).any() for each in own):
-            yield (
-                f"{untested} of {len(own)} clients have no class of the test examples:"
-                " measures of clients leave them out"
-            )
-        if config.feature_noise or config.rotations or config.hues:
-            yield (
-                "clients' accuracies are those on the clean test set, not on images"
-                " like theirs: client_test_share=0.2 measures these"
-            )
-    tests = getattr(clients, "tests", None)
-    untested = 0 if tests is None else int((tests.client_sizes == 0).sum())
-    if config.client_evaluation is not None and untested:
-        yield (
-            f"{untested} of {len(sizes)} clients have no test examples of their own:"
-            " measures of clients leave them out"
-        )
+    if config.client_evaluation is not None:
+        yield from _of_tested(config, task)
     if config.feature_noise and clients.arrays[0].dtype == np.float32:
         largest = float(np.abs(clients.arrays[0]).max())
         if largest > _LARGE:
@@ -75,6 +58,26 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
                 " have no example: number the classes from 0 without gaps"
             )
         yield from _of_examples(clients, x_test)
+
+
+def _of_tested(config: ResolvedConfig, task: Any) -> Iterator[str]:
+    """Yields remarks on the measures of clients."""
+    tested = client_evaluation.TestedClients(task, task.test_arrays()).is_tested
+    what = "test examples of their own"
+    if task.client_data.tests is None:
+        what = "class of the test examples"
+        if task.test_domains is not None:
+            what += " in their domain"
+        if config.feature_noise or config.rotations or config.hues:
+            yield (
+                "clients' accuracies are those on the clean test set, not on images"
+                " like theirs: client_test_share=0.2 measures these"
+            )
+    if not tested.all():
+        yield (
+            f"{(~tested).sum()} of {tested.size} clients have no {what}: measures of"
+            " clients leave them out"
+        )
 
 
 def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:

@@ -210,10 +210,7 @@ class CheckedRun:
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
         for line in [*header, *said]:
             progress.say(line)
-        aggregator = training.aggregators.build_model_aggregator(
-            **config.aggregation(), clients_per_round=config.clients_per_round
-        )
-        process = build_process(config, task, model_aggregator=aggregator)
+        process = build_process(config, task)
         is_central, of_clients = config.process == "central", None
         if config.client_evaluation is not None:
             tune = _finetuning(config, task, process)
@@ -281,6 +278,10 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     sizes = np.asarray(task.client_data.client_sizes)
     mean_examples = float(np.mean(sizes))
     settings = config
+    if "model_aggregator" not in arguments:
+        arguments["model_aggregator"] = training.aggregators.build_model_aggregator(
+            **config.aggregation(), clients_per_round=config.clients_per_round
+        )
     if config.process == "central":
         mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)
         settings = dataclasses.replace(

@@ -24,6 +24,7 @@ from tff_reg.settings import SettingError
 
 PREFIX = "cohort"
 SECONDS = f"{PREFIX}/seconds"
+COUNTED = f"{PREFIX}/counted"
 
 
 class Plan(NamedTuple):
