@@ -15,7 +15,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Union
 
 from tff_reg.lazy import np
@@ -113,6 +113,28 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 def write_text(path: PathLike, content: str) -> None:
     """Writes `content` to `path` as UTF-8, all of it or nothing."""
     write_bytes(path, content.encode("utf-8"))
+
+
+def write_only(
+    directory: PathLike,
+    contents: Mapping[str, Union[str, bytes]],
+    names: Collection[str],
+) -> list[str]:
+    """Writes files of a directory by name, and deletes the other `names` there.
+
+    Returns:
+      The names of the written files, in the order of `names`.
+    """
+    directory = pathlib.Path(directory)
+    for name in {*names} - {*contents}:
+        delete(directory / name)
+    if contents:
+        make_directory(directory, "output_dir")
+        delete_leftovers(directory)
+    for name, content in contents.items():
+        write = write_text if isinstance(content, str) else write_bytes
+        write(directory / name, content)  # type: ignore[arg-type]
+    return sorted(contents, key=[*names].index)
 
 
 def read_json(path: PathLike) -> dict[str, Any]:

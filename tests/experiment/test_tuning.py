@@ -146,6 +146,27 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert again.configs == []
 
 
+def test_a_comparison_lists_its_own_files_and_takes_earlier_ones_away(tmp_path):
+    for kind, more in (
+        ("grid", ["--grid=fedprox_strength=0.1,0.01", "--target_accuracies=0.2"]),
+        ("settings", ["--settings=batch_size=8,16"]),
+        ("targets", ["--target_accuracies=0.2"]),
+        ("plain", []),
+        ("run_dirs", [f"--run_dirs={tmp_path}/fedprox-seed0"]),
+    ):
+        flags = ["--processes=fedprox", "--total_rounds=2"] * (kind != "run_dirs")
+        more += ["--fedprox_strength=0.01"] * (kind not in ("grid", "run_dirs"))
+        where = f"--output_dir={tmp_path}"
+        done = call(*flags, *more, where, executor=Pretending())
+        assert done.returncode == 0, done.stderr
+        listed = done.stdout.splitlines()[-1].partition(": ")[2].split(", ")
+        there = [path.name for path in tmp_path.iterdir() if path.is_file()]
+        assert sorted(listed) == sorted(there) and "table.csv" in there
+        assert ("sensitivity.png" in there) == (kind == "grid")
+        assert ("curves_seconds.png" in there) == (kind in ("grid", "targets"))
+        assert ("curves.csv" in there) == (kind != "settings")
+
+
 def test_settings_that_end_not_finite_are_never_best(tmp_path):
     arguments = ["--processes=fedavg,fedprox", "--total_rounds=2"]
     for diverging, best, cell in (

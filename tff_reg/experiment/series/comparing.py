@@ -42,6 +42,7 @@ class Comparing:
       failed: The reasons of failed runs by their names.
       total: The number of runs, a grid's among them.
       lost: Names of runs of methods of which no setting of the grid ended finite.
+      files: The names of the files in the directory of `run`.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Comparing:
         self.failed: dict[str, str] = {}
         self.lost: list[str] = []
         self.total = 0
+        self.files: list[str] = []
+        self._of_grid: dict[str, Any] = {}
         self._tuned: dict[str, Any] = {}
         self.tuner: Optional[tuning.Tuning] = None
         self._plan: dict[str, list[series.PlannedRun]] = {}
@@ -142,22 +145,26 @@ class Comparing:
           The table under each setting of which runs have finished, by its heading.
         """
         missing = []
+        put = functools.partial(self._put, where)
+        for folder in {"", *self._folders.values()}:
+            put(folder, {})
         if self.tuner:
             done.run()
             self.failed |= done.failed
             self._tuned = self.tuner.best(done.finished)
             if where:
-                folder = files.make_directory(where, "output_dir")
                 rows = self.tuner.rows(done.finished)
-                sensitivity.write(rows, self.tuner.names, folder)
+                self._of_grid = sensitivity.contents(rows, self.tuner.names)
+                put("", {})
             self._plan = {"": self.tuner.plan(self._tuned)}
             self.lost = self.tuner.lost(self._tuned)
             missing = [*done.missing, *self.lost]
             self.total = len(self.first)
             done = begin(self._runs)
         self.total += len(self._runs)
-        write = functools.partial(self._write, done, where, of_files, missing)
+        write = functools.partial(self._write, done, put, of_files, missing)
         made: dict[str, Any] = {}
+        write(made)
         done.run(lambda: write(made))
         self.failed |= done.failed
         return write({}, columns=columns, weights=weights)
@@ -165,7 +172,7 @@ class Comparing:
     def _write(
         self,
         done: batch.Batch,
-        where: Optional[files.PathLike],
+        put: Callable[[str, Mapping[str, Any]], None],
         of_files: Mapping[str, str],
         missing: Sequence[str],
         made: dict[str, Any],
@@ -192,15 +199,26 @@ class Comparing:
                 **options,
             )
             made[heading] = groups, found
-            if where:
-                folder = os.path.join(where, self._folders[heading])
-                comparison.write(found, folder, **of_files)
+            put(self._folders[heading], comparison.contents(found, **of_files))
         tables = {
             heading: made[heading][1] for heading in self._plan if heading in made
         }
-        if where and tables and self._has_axis:
-            settings_table.SettingsTable(tables).write(where, **of_files)
+        if tables and self._has_axis:
+            put("", settings_table.SettingsTable(tables).contents(**of_files))
         return tables
+
+    def _put(
+        self,
+        where: Optional[files.PathLike],
+        folder: str,
+        contents: Mapping[str, Any],
+    ) -> None:
+        """Writes the files of a folder, and deletes those of earlier comparisons."""
+        if where is not None:
+            there = os.path.join(where, folder)
+            made = {**contents, **self._of_grid}
+            names = files.write_only(there, made, comparison.FILES)
+            self.files = self.files if folder else names
 
 
 def tabulate(
