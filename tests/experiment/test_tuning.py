@@ -183,21 +183,27 @@ def test_settings_that_end_not_finite_are_never_best(tmp_path):
         assert cell in (folder / "table.md").read_text()
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, grid, f"--output_dir={tmp_path / 'b'}", executor=executor)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        "fedprox, seed 0: no setting of the grid ended finite.\n"
-    )
+    assert done.returncode == 1 and "1 of 5 runs failed (fedprox, s" in done.stderr
+    assert "fedprox, seed 0: not started (no setting of the grid ended" in done.stdout
     text = (tmp_path / "b" / "table.md").read_text()
     assert "| fedprox |" not in text and "no results of fedprox, seed 0." in text
 
 
-def test_failed_runs_of_a_grid_are_told_by_the_table(tmp_path):
-    arguments = ["--processes=fedprox", "--total_rounds=2", f"--output_dir={tmp_path}"]
-    grid = "--grid=fedprox_strength=0.1,0.5"
-    done = call(*arguments, grid, executor=Pretending())
-    assert done.returncode == 1 and "1 of 3 runs failed (fedprox, " in done.stderr
+def test_no_final_run_starts_while_a_run_of_its_grid_is_missing(tmp_path):
+    arguments = ["--processes=fedavg,fedprox", "--total_rounds=2", "--seeds=0,1"]
+    arguments += ["--grid=fedprox_strength=0.1,0.5", f"--output_dir={tmp_path}"]
+    executor = Pretending()
+    done = call(*arguments, executor=executor)
+    final = [config for config in executor.configs if config.validation_share is None]
+    assert {config.process for config in final} == {"fedavg"}
+    assert done.returncode == 1 and "4 of 8 runs failed (fedprox, " in done.stderr
+    why = "fedprox, seed 1: not started (runs of its grid are missing)"
+    assert why in done.stdout
     text = " ".join((tmp_path / "table.md").read_text().split())
-    assert "no results of fedprox, fedprox_strength=0.5, seed 0." in text
+    assert "no results of fedprox, fedprox_strength=0.5, seed 0; " in text
+    assert "; fedprox, seed 0; fedprox, seed 1." in text
+    tried = finished.read_csv(tmp_path / "grid.csv")
+    assert {row["is_best"] for row in tried} == {"False"}
 
 
 # A run that is finished at once, or, where a file says so, sends itself or its parent a

@@ -39,9 +39,9 @@ class Comparing:
       first: The runs to do first: those of the grid, if there is one, or all.
       tuner: The grid's; None without one.
       asked: The settings that say what the table has.
-      failed: The reasons of failed runs by their names.
+      failed: The reasons of failed runs, and of those that a grid let not start, by
+        their names.
       total: The number of runs, a grid's among them.
-      lost: Names of runs of methods of which no setting of the grid ended finite.
       files: The names of the files in the directory of `run`.
     """
 
@@ -73,7 +73,6 @@ class Comparing:
         self._requests = {heading: request(each) for heading, each in columns.items()}
         asked: Any = {"processes": self._names, "seeds": self._seeds}
         self.failed: dict[str, str] = {}
-        self.lost: list[str] = []
         self.total = 0
         self.files: list[str] = []
         self._of_grid: dict[str, Any] = {}
@@ -150,16 +149,17 @@ class Comparing:
             put(folder, {})
         if self.tuner:
             done.run()
-            self.failed |= done.failed
             self._tuned = self.tuner.best(done.finished)
             if where:
                 rows = self.tuner.rows(done.finished)
                 self._of_grid = sensitivity.contents(rows, self.tuner.names)
                 put("", {})
             self._plan = {"": self.tuner.plan(self._tuned)}
-            self.lost = self.tuner.lost(self._tuned)
-            missing = [*done.missing, *self.lost]
-            self.total = len(self.first)
+            lost = self.tuner.lost(done.finished)
+            done.leave_out(lost)
+            self.failed |= done.failed
+            missing = [*done.missing, *lost]
+            self.total = len(self.first) + len(lost)
             done = begin(self._runs)
         self.total += len(self._runs)
         write = functools.partial(self._write, done, put, of_files, missing)

@@ -2,9 +2,9 @@
 
 A grid names settings and the values to try. A method tries all combinations of the
 settings that it has: its strengths, and those that every run has. The runs are tested
-on held-out training examples (`validation_share`), never on the test set. The best
-setting of a method is the one with the best mean over seeds, among those whose runs all
-ended with finite numbers.
+on held-out training examples (`validation_share`), never on the test set. Once all of
+them are finished, the best setting of a method is the one with the best mean over
+seeds, among those whose runs all ended with finite numbers.
 """
 
 from __future__ import annotations
@@ -170,14 +170,13 @@ class Tuning:
         ]
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
-        """Returns the best setting of each process."""
+        """Returns the best setting of each process of which all runs are finished."""
         found = {}
         for process, tried in self._results(finished).items():
-            complete = [each for each in tried if each.is_complete]
+            if not all(each.is_complete for each in tried):
+                continue
             known = [
-                each
-                for each in complete
-                if each.mean is not None and not each.not_finite
+                each for each in tried if each.mean is not None and not each.not_finite
             ]
             if known:
                 highest = max(each.mean for each in known) - differences.ROUNDING
@@ -187,8 +186,8 @@ class Tuning:
                     best.settings,
                     best.mean,
                     cells.deviation(best.accuracies),
-                    _lowest(complete),
-                    len(complete),
+                    _lowest(tried),
+                    len(tried),
                     len(tied) - 1,
                 )
             elif not tried:
@@ -233,14 +232,17 @@ class Tuning:
                 )
         return found
 
-    def lost(self, tuned: Mapping[str, Tuned]) -> list[str]:
-        """Returns the names of runs of methods of which no setting ended finite."""
-        return [
-            f"{process}, seed {seed}"
-            for process in self._tried
+    def lost(self, finished: Sequence[series.PlannedRun]) -> dict[str, str]:
+        """Returns why final runs cannot start, by the runs' names."""
+        best, results = self.best(finished), self._results(finished)
+        return {
+            f"{process}, seed {seed}": "no setting of the grid ended finite"
+            if all(each.is_complete for each in tried)
+            else "runs of its grid are missing"
+            for process, tried in results.items()
             for seed in self._seeds
-            if process not in tuned
-        ]
+            if process not in best
+        }
 
     def plan(self, tuned: Mapping[str, Tuned]) -> list[series.PlannedRun]:
         """Plans the final runs, which train on all examples with the best settings."""
