@@ -49,9 +49,7 @@ class Curve:
     deviation: Sequence[float] = ()
 
 
-def write_curves(
-    path: files.PathLike, curves: Sequence[Curve], **options: Any
-) -> None:
+def write_curves(path: files.PathLike, curves: Sequence[Curve], **options: Any) -> None:
     """Draws curves and writes a PNG; `options` are arguments of `draw_curves`."""
     save(draw_curves(curves, **options).axes[0], path)
 

@@ -136,6 +136,7 @@ class Tuning:
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
         self._tasks = tasks
+        self._seen: dict[str, list[int]] = {}
         self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {
             process: [
                 (each, [self._plan(process, each, share, s) for s in seeds])
@@ -155,7 +156,7 @@ class Tuning:
         )
         name = f"{process}, {Tuned(settings).text}, seed {seed}"
         asked = dataclasses.replace(asked, output_dir=where)
-        return series.plan_run(asked, self._tasks, name)
+        return series.plan_run(asked, self._tasks, name, self._seen)
 
     def _with(self, settings: Mapping[str, Any], **more: Any) -> config_lib.RunConfig:
         given = {**self._common.given(), **settings}
@@ -250,6 +251,7 @@ class Tuning:
             series.plan_run(
                 series.of_process(self._with(tuned[process].settings), process, seed),
                 self._tasks,
+                seen=self._seen,
             )
             for seed in self._seeds
             for process in tuned
