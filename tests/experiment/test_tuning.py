@@ -13,6 +13,7 @@ from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, settings
 from tff_reg.commands import command_line, compare
+from tff_reg.experiment.rounds import summary
 from tff_reg.experiment.series import batch, plan as series, sensitivity, tuning
 
 TINY = {"num_clients": 4, "total_rounds": 2}
@@ -165,6 +166,40 @@ def test_a_comparison_lists_its_own_files_and_takes_earlier_ones_away(tmp_path):
         assert ("sensitivity.png" in there) == (kind == "grid")
         assert ("curves_seconds.png" in there) == (kind in ("grid", "targets"))
         assert ("curves.csv" in there) == (kind != "settings")
+
+
+class TellingTime(Pretending):
+    """Of whose rounds the first, which traces, takes 9 seconds."""
+
+    def execute(self, command):
+        planned = series.plan_run(config_of(command[command.index("run") + 1 :]))
+        stops = summary.ends_itself({}, planned.config.dump())
+        seconds = [9.0, 0.5][: 1 if stops else planned.config.total_rounds]
+        accuracies = [0.9] * len(seconds)
+        table = finished.table_of(accuracies, seconds=seconds, memory=1.0)
+        finished.write(planned.directory, planned.config.dump(), table)
+        return 0, ""
+
+
+def test_a_dry_run_of_a_grid_has_its_final_runs_and_no_traced_round(tmp_path):
+    done = call(
+        "--processes=fedavg,fedprox",
+        "--grid=fedprox_strength=0.1,0.01",
+        *("--seeds=0,1", "--total_rounds=10", f"--output_dir={tmp_path}"),
+        *("--target_accuracies=0.5", "--stop_at_target", "--patience=1", "--dry_run"),
+        executor=TellingTime(),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    table = [[c.strip() for c in x.split("|")[1:5]] for x in lines if x[:2] == "| "]
+    assert table[2:] == [
+        [name, "2", "20", "0.50"]
+        for name in (
+            *("fedprox, fedprox_strength=0.1", "fedprox, fedprox_strength=0.01"),
+            *("fedavg", "fedprox"),
+        )
+    ]
+    assert lines[-1].startswith("8 runs to do, 0 finished: about 40 s")
 
 
 def test_settings_that_end_not_finite_are_never_best(tmp_path):

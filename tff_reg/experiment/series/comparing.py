@@ -103,6 +103,12 @@ class Comparing:
     def _runs(self) -> list[series.PlannedRun]:
         return [run for runs in self._plan.values() for run in runs]
 
+    def expected(
+        self, finished: Sequence[series.PlannedRun]
+    ) -> list[series.PlannedRun]:
+        """Returns all runs, with the final runs of a grid; `finished` are its own."""
+        return [*self.first, *(self.tuner.expected(finished) if self.tuner else ())]
+
     def protocol(self, **recorded: Any) -> list[str]:
         """Returns the protocol of the requested runs in lines, before they begin.
 

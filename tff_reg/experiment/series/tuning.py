@@ -256,3 +256,24 @@ class Tuning:
             for seed in self._seeds
             for process in tuned
         ]
+
+    def expected(
+        self, finished: Sequence[series.PlannedRun]
+    ) -> list[series.PlannedRun]:
+        """Plans the final runs; those whose best setting is not known have the first."""
+        complete = {
+            process: all(each.is_complete for each in tried)
+            for process, tried in self._results(finished).items()
+        }
+        unknown = [
+            dataclasses.replace(
+                run,
+                asked=dataclasses.replace(run.asked, validation_share=None),
+                is_finished=False,
+                name=f"{process}, seed {run.asked.seed}",
+            )
+            for process, tried in self._tried.items()
+            if not complete[process]
+            for run in tried[0][1]
+        ]
+        return [*self.plan(self.best(finished)), *unknown]
