@@ -199,7 +199,7 @@ def test_a_dry_run_of_a_grid_has_its_final_runs_and_no_traced_round(tmp_path):
             *("fedavg", "fedprox"),
         )
     ]
-    assert lines[-1].startswith("8 runs to do, 0 finished: about 40 s")
+    assert lines[-1].startswith("8 runs to do, 0 finished: about 40.0 s")
 
 
 def test_settings_that_end_not_finite_are_never_best(tmp_path):

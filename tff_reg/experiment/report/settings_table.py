@@ -88,8 +88,8 @@ class SettingsTable(printed.Printed):
         texts = [
             f"{measures.accuracy(self._groups)} (%) after {rounds}: mean ± sample"
             f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
-            "In bold, by setting: the best, and the rows whose 95 % interval of the"
-            " paired difference to it includes 0."
+            "In bold, by setting: the best, and the next ones, down to the first whose"
+            " 95 % interval of the paired difference to it excludes 0."
             if has_bold
             else "Nothing is in bold; the table of each setting says why.",
             "Mean rank: mean over the settings of a method's place by accuracy, 1 for"

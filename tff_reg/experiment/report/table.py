@@ -91,8 +91,8 @@ COLUMNS_SETTING = Setting(
     choices=COLUMNS,
 )
 _BOLD = (
-    "In bold: the best, and the rows whose 95 % interval of the paired difference to it"
-    " includes 0."
+    "In bold: the best, and the next ones, down to the first whose 95 % interval of the"
+    " paired difference to it excludes 0."
 )
 _NO_BOLD = (
     "Nothing is in bold: no 95 % interval of a paired difference to the best excludes"
