@@ -142,7 +142,8 @@ def planned(given):
 def try_runs(given, plan, done, begin):
     """Tries two rounds of each method, and prints what all will take."""
     print(*plan.protocol(), "", sep="\n", flush=True)
-    runs = plan.expected(done.finished)
+    final = plan.tuner.expected(done.finished) if plan.tuner else []
+    runs = [*plan.first, *final]
     with several.carried_out(done, fail), forecast.Forecast(runs) as tried:
         if tried.planned:
             trial = begin(tried.planned, where=tried.path)

@@ -134,20 +134,16 @@ class CheckedRun:
             return None
         found = summary_lib.of_finished_run(self.directory, self.values)
         made = self.directory.config or {}
-        # The contents of other files are compared when the run is done again.
         is_same = found and all(self.values[name] == made.get(name) for name in _FILES)
-        return (
-            found
-            if is_same and self._states() == made.get(identity.FILES, {})
-            else None
-        )
+        if is_same and self._states() == made.get(identity.FILES, {}):
+            return found
+        return None  # The contents are compared when the run is done again.
 
     def _states(self) -> dict[str, list[int]]:
         """Returns the states of its files, as they were first seen, by the setting."""
         paths = {name: path for name in _FILES if (path := self.values[name])}
-        for path in paths.values():
-            if path not in self._seen:
-                self._seen[path] = files.state(path)
+        for path in {*paths.values()} - {*self._seen}:
+            self._seen[path] = files.state(path)
         return {name: self._seen[path] for name, path in paths.items()}
 
     def refresh_summary(self) -> Optional[dict[str, Any]]:

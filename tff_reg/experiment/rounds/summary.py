@@ -98,7 +98,7 @@ def summarize(
 
 
 def _growth(table: metrics.MetricsTable) -> dict[str, float]:
-    """Returns the last loss over the first, if it is so large that training diverged."""
+    """Returns the last loss over the first, if it tells that training diverged."""
     ratios = []
     for name in (metrics.TRAINING_LOSS, metrics.EVALUATION_LOSS):
         known = [each for each in table.column(name) if math.isfinite(each)]

@@ -75,6 +75,7 @@ class Comparing:
         self.failed: dict[str, str] = {}
         self.total = 0
         self.files: list[str] = []
+        self._where: Optional[files.PathLike] = None
         self._of_grid: dict[str, Any] = {}
         self._tuned: dict[str, Any] = {}
         self.tuner: Optional[tuning.Tuning] = None
@@ -102,12 +103,6 @@ class Comparing:
     @property
     def _runs(self) -> list[series.PlannedRun]:
         return [run for runs in self._plan.values() for run in runs]
-
-    def expected(
-        self, finished: Sequence[series.PlannedRun]
-    ) -> list[series.PlannedRun]:
-        """Returns all runs, with the final runs of a grid; `finished` are its own."""
-        return [*self.first, *(self.tuner.expected(finished) if self.tuner else ())]
 
     def protocol(self, **recorded: Any) -> list[str]:
         """Returns the protocol of the requested runs in lines, before they begin.
@@ -150,16 +145,16 @@ class Comparing:
           The table under each setting of which runs have finished, by its heading.
         """
         missing = []
-        put = functools.partial(self._put, where)
+        self._where = where
         for folder in {"", *self._folders.values()}:
-            put(folder, {})
+            self._put(folder)
         if self.tuner:
             done.run()
             self._tuned = self.tuner.best(done.finished)
             if where:
                 rows = self.tuner.rows(done.finished)
                 self._of_grid = sensitivity.contents(rows, self.tuner.names)
-                put("", {})
+                self._put("")
             self._plan = {"": self.tuner.plan(self._tuned)}
             lost = self.tuner.lost(done.finished)
             done.leave_out(lost)
@@ -168,7 +163,7 @@ class Comparing:
             self.total = len(self.first) + len(lost)
             done = begin(self._runs)
         self.total += len(self._runs)
-        write = functools.partial(self._write, done, put, of_files, missing)
+        write = functools.partial(self._write, done, of_files, missing)
         made: dict[str, Any] = {}
         write(made)
         done.run(lambda: write(made))
@@ -178,7 +173,6 @@ class Comparing:
     def _write(
         self,
         done: batch.Batch,
-        put: Callable[[str, Mapping[str, Any]], None],
         of_files: Mapping[str, str],
         missing: Sequence[str],
         made: dict[str, Any],
@@ -205,24 +199,20 @@ class Comparing:
                 **options,
             )
             made[heading] = groups, found
-            put(self._folders[heading], comparison.contents(found, **of_files))
+            make = functools.partial(comparison.contents, found, **of_files)
+            self._put(self._folders[heading], make)
         tables = {
             heading: made[heading][1] for heading in self._plan if heading in made
         }
         if tables and self._has_axis:
-            put("", settings_table.SettingsTable(tables).contents(**of_files))
+            make = settings_table.SettingsTable(tables).contents
+            self._put("", functools.partial(make, **of_files))
         return tables
 
-    def _put(
-        self,
-        where: Optional[files.PathLike],
-        folder: str,
-        contents: Mapping[str, Any],
-    ) -> None:
+    def _put(self, folder: str, make: Callable[[], dict[str, Any]] = dict) -> None:
         """Writes the files of a folder, and deletes those of earlier comparisons."""
-        if where is not None:
-            there = os.path.join(where, folder)
-            made = {**contents, **self._of_grid}
+        if self._where:
+            made, there = {**make(), **self._of_grid}, os.path.join(self._where, folder)
             names = files.write_only(there, made, comparison.FILES)
             self.files = self.files if folder else names
 

@@ -260,11 +260,7 @@ class Tuning:
     def expected(
         self, finished: Sequence[series.PlannedRun]
     ) -> list[series.PlannedRun]:
-        """Plans the final runs; those whose best setting is not known have the first."""
-        complete = {
-            process: all(each.is_complete for each in tried)
-            for process, tried in self._results(finished).items()
-        }
+        """Plans the final runs; those of an unknown best setting have the first."""
         unknown = [
             dataclasses.replace(
                 run,
@@ -272,8 +268,8 @@ class Tuning:
                 is_finished=False,
                 name=f"{process}, seed {run.asked.seed}",
             )
-            for process, tried in self._tried.items()
-            if not complete[process]
-            for run in tried[0][1]
+            for process, results in self._results(finished).items()
+            if not all(each.is_complete for each in results)
+            for run in self._tried[process][0][1]
         ]
         return [*self.plan(self.best(finished)), *unknown]
