@@ -339,13 +339,14 @@ class Table(printed.Printed):
 
     def _passed(self) -> Iterator[str]:
         """Yields notes on targets that accuracies passed and their averages did not."""
+        which = "all_clients" if "all clients" in self.reaching else "accuracies"
         for name, group in self.groups.items():
             for target in self.targets if "moving average" in self.reaching else ():
                 passed = [
                     run
                     for run in group
                     if run.summary["rounds_to_target"][str(target)] is None
-                    if max(self._of_target(run).values(), default=0) >= target
+                    if max(getattr(run, which).values(), default=0) >= target
                 ]
                 if passed:
                     yield (
@@ -354,9 +355,6 @@ class Table(printed.Printed):
                         f" {100 * target:g} %, its moving average did not"
                         " (--target_measure=raw counts the accuracy)."
                     )
-
-    def _of_target(self, run: Run) -> Mapping[int, float]:
-        return run.all_clients if "all clients" in self.reaching else run.accuracies
 
     def _equal(self) -> Iterator[str]:
         """Yields notes on methods with the same accuracy in every seed of several."""

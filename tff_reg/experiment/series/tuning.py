@@ -97,11 +97,6 @@ class _Tried:
         return cells.mean(self.accuracies)
 
 
-def _lowest(tried: Sequence[_Tried]) -> Any:
-    means = [each.mean for each in tried]
-    return None if None in means else min(means)
-
-
 class Tuning:
     """The tuning runs and their results.
 
@@ -179,6 +174,7 @@ class Tuning:
             known = [
                 each for each in tried if each.mean is not None and not each.not_finite
             ]
+            means = [each.mean for each in tried]
             if known:
                 highest = max(each.mean for each in known) - differences.ROUNDING
                 tied = [each for each in known if each.mean >= highest]
@@ -187,7 +183,7 @@ class Tuning:
                     best.settings,
                     best.mean,
                     cells.deviation(best.accuracies),
-                    _lowest(tried),
+                    None if None in means else min(means),
                     len(tried),
                     len(tied) - 1,
                 )
