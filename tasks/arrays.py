@@ -124,10 +124,25 @@ def _names(names: np.ndarray | None, *numbers: np.ndarray) -> tuple[str, ...]:
     if names is not None:
         return tuple(map(str, names.ravel()))
     whole = [one for one in numbers if one.dtype.kind in "iu" and one.size]
-    largest = max((int(one.max()) for one in whole), default=0)
+    return tuple(map(str, range(count_numbers(*whole))))
+
+
+def count_numbers(*numbers: np.ndarray) -> int:
+    """Returns how many classes or domains there are by their numbers, from 0.
+
+    Raises:
+      DataError: If there are too many, or they are numbered from 1.
+    """
+    largest = max((int(one.max()) for one in numbers), default=0)
     if largest > _LARGEST_NUMBER:
         raise DataError(f"There is a class or domain {largest}; number them from 0.")
-    return tuple(map(str, range(largest + 1)))
+    from_one = np.arange(1, largest + 1)
+    if largest > 1 and np.array_equal(np.unique(np.concatenate(numbers)), from_one):
+        raise DataError(
+            f"Classes or domains are numbered from 1 to {largest}; number them from 0,"
+            " as by labels - 1."
+        )
+    return largest + 1
 
 
 def read_npz(

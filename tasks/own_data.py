@@ -121,14 +121,14 @@ class OwnData:
         self._model_fn = None
         if model is not None:
             self._model_fn = _model_fn(model, given, self.x.shape[1:])
-        largest = {"client_data": int(self.y.max())}
+        labels = {"client_data": self.y}
         if self.test is not None:
-            largest["test_data"] = int(self.test[1].max())
-        where = max(largest, key=lambda name: largest[name])
-        num_classes = 1 + largest[where]
+            labels["test_data"] = self.test[1]
+        where = max(labels, key=lambda name: labels[name].max())
+        num_classes = 1 + int(labels[where].max())
         if self._model_fn is None:
-            self._take_images(num_classes)
-        else:
+            self._take_images(arrays.count_numbers(*labels.values()))
+        else:  # Which may have an output for a class 0 that has no examples.
             _check_model(self._model_fn, self.x.shape[1:], num_classes, where)
             if self.x.ndim != 4 and given.get("augmentation", "none") != "none":
                 raise ValueError(
@@ -347,7 +347,14 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
             f"{name} is a {type(given).__name__}; give a pair (x, y) of arrays, the"
             " examples and their class numbers."
         )
-    x, y = (np.asarray(each) for each in given)
+    try:
+        x, y = (np.asarray(each) for each in given)
+    except ValueError as error:
+        raise ValueError(
+            f"The examples or the labels of {name} are arrays of several shapes; give"
+            " one array of each. A model of several inputs is trained by"
+            " experiment.train."
+        ) from error
     if y.ndim == 2 and y.shape[1] == 1:  # As Keras's own data sets have them.
         y = y[:, 0]
     if y.dtype.kind not in "iu" or y.ndim != 1:

@@ -42,6 +42,7 @@ def load(data_dir: str, **columns: Any) -> image_data.ImageData:
                 f"{data_dir} has a column without a name, which pandas calls"
                 f" {nameless[0]}: remove it, or write the file with index=False."
             )
+        tables.check_cells(frame, data_dir)
         x = frame.to_numpy(np.float64)
         dtypes.check_finite(x.astype(np.float32), data_dir)
         mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)

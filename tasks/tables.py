@@ -91,12 +91,20 @@ def _frame(path: str) -> Any:
     return frame
 
 
+def check_cells(frame: Any, path: str) -> None:
+    """Checks that a table of a file has no empty cells."""
+    rows, columns = np.nonzero(frame.isna().to_numpy())
+    if rows.size:
+        raise DataError(
+            f"{path} has empty cells, the first in row {frame.index[rows[0]] + 1} of"
+            f" {frame.columns[columns[0]]}; fill or remove these rows."
+        )
+
+
 def _values(frame: Any, name: str, path: str) -> np.ndarray:
     """Returns a column as whole numbers or texts, or floats if it has fractions."""
-    column = frame[name]
-    if column.isna().any():
-        raise DataError(f"{name} in {path} has empty cells; fill or remove these rows.")
-    values = column.to_numpy()
+    check_cells(frame[[name]], path)
+    values = frame[name].to_numpy()
     if values.dtype.kind not in "biuf":
         return values.astype(str)
     # From 2**53 on a float may stand for several whole numbers.

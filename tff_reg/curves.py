@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,18 +49,9 @@ class Curve:
     deviation: Sequence[float] = ()
 
 
-def write_curves(
-    path: files.PathLike,
-    curves: Sequence[Curve],
-    *,
-    pdf: bool = False,
-    **options: Any,
-) -> None:
-    """Draws curves and writes the figure; `options` are arguments of `draw_curves`.
-
-    The file is a PNG of 1440 x 900 pixels; `pdf` also writes a PDF beside it.
-    """
-    save(draw_curves(curves, **options).axes[0], path, pdf=pdf)
+def write_curves(path: files.PathLike, curves: Sequence[Curve], **options: Any) -> None:
+    """Draws curves and writes a PNG; `options` are arguments of `draw_curves`."""
+    save(draw_curves(curves, **options).axes[0], path)
 
 
 def draw_curves(
@@ -236,16 +226,15 @@ def style(axes: Any, across: str, up: str, title: str = "") -> None:
     axes.set_title(title, fontsize=17, loc="left", pad=10, color=_INK)
 
 
-def save(axes: Any, path: files.PathLike, *, pdf: bool = False) -> None:
-    """Writes the figure of the axes as a PNG, and with `pdf` also as a PDF.
+def save(axes: Any, path: files.PathLike) -> None:
+    """Writes the figure of the axes as a PNG."""
+    files.write_bytes(path, as_png(axes.figure))
 
-    Equal figures give equal bytes.
-    """
-    figure = axes.figure
-    files.write_bytes(path, as_png(figure))
-    if pdf:
-        # TrueType fonts, which journals accept and whose text can be searched.
-        with matplotlib.rc_context({"pdf.fonttype": 42}):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
-        files.write_bytes(pathlib.Path(path).with_suffix(".pdf"), buffer.getvalue())
+
+def pictures(figure: mpl_figure.Figure, name: str) -> dict[str, bytes]:
+    """Returns the bytes of `name`.png and .pdf; equal figures give equal bytes."""
+    # TrueType fonts, which journals accept and whose text can be searched.
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return {f"{name}.png": as_png(figure), f"{name}.pdf": buffer.getvalue()}

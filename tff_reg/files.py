@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Union
 
 from tff_reg.lazy import np
@@ -115,6 +116,28 @@ def write_text(path: PathLike, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def write_only(
+    directory: PathLike,
+    contents: Mapping[str, Union[str, bytes]],
+    names: Collection[str],
+) -> list[str]:
+    """Writes files of a directory by name, and deletes the other `names` there.
+
+    Returns:
+      The names of the written files, in the order of `names`.
+    """
+    directory = pathlib.Path(directory)
+    for name in {*names} - {*contents}:
+        delete(directory / name)
+    if contents:
+        make_directory(directory, "output_dir")
+        delete_leftovers(directory)
+    for name, content in contents.items():
+        write = write_text if isinstance(content, str) else write_bytes
+        write(directory / name, content)  # type: ignore[arg-type]
+    return sorted(contents, key=[*names].index)
+
+
 def read_json(path: PathLike) -> dict[str, Any]:
     """Reads a JSON object."""
     try:
@@ -178,20 +201,20 @@ def delete_leftovers(directory: PathLike) -> None:
         delete(path)
 
 
-def changed_after(path: PathLike, other: PathLike) -> bool:
-    """Returns whether a file, or a directory's files, changed after another file.
+def state(path: PathLike) -> list[int]:
+    """Returns the number of files and folders at a path, their bytes, the newest time.
 
-    Below the directory itself only new, removed and replaced files are noticed: it may
-    hold 100,000 images.
+    Links are followed. Another state tells that files were changed, renamed, added or
+    removed.
     """
-    found = [pathlib.Path(path)]
-    if found[0].is_dir():
-        found += [*found[0].iterdir(), *(pathlib.Path(w) for w, _, _ in os.walk(path))]
-    try:
-        times = [max(s.st_mtime_ns, s.st_ctime_ns) for s in map(os.stat, found)]
-        return max(times) > os.stat(other).st_mtime_ns
-    except OSError:  # What is missing is told by whoever reads it.
-        return True
+    found, paths = [], [os.fspath(path)]
+    for folder, *names in os.walk(path, followlinks=True):
+        paths += [os.path.join(folder, name) for name in itertools.chain(*names)]
+    for each in paths:
+        with contextlib.suppress(OSError):  # Whoever reads what is missing tells it.
+            found.append(os.stat(each))
+    times = [max(each.st_mtime_ns, each.st_ctime_ns) for each in found]
+    return [len(found), sum(each.st_size for each in found), max(times, default=0)]
 
 
 def sha256(path: PathLike) -> str:

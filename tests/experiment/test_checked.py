@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.experiment import finished
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.data import digests
 from tff_reg.experiment.rounds import progress, runs
 from tff_reg.experiment.series import plan as series
@@ -80,6 +80,37 @@ def test_data_that_changed_in_their_place_are_noticed(ran):
         experiment.run(again, progress=progress.Silence())
 
 
+def change_in_place(picture):
+    times = picture.stat()
+    picture.write_bytes(picture.read_bytes()[::-1])
+    os.utime(picture, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda picture: picture.write_bytes(b"a longer picture"),
+        lambda picture: picture.unlink(),
+        lambda picture: picture.rename(picture.parent.parent / "b" / "2.png"),
+        lambda picture: (picture.parent / "new.png").write_bytes(b""),
+        change_in_place,
+    ],
+)
+def test_a_file_that_changed_below_the_folder_of_the_data_is_noticed(tmp_path, change):
+    picture = tmp_path / "data" / "train" / "a" / "1.png"
+    picture.parent.mkdir(parents=True)
+    (picture.parent.parent / "b").mkdir()
+    picture.write_bytes(b"a picture")
+    asked = {**SMALL, "task": "image_folder", "data_dir": str(tmp_path / "data")}
+    asked["output_dir"] = str(tmp_path / "run")
+    planned = series.plan_run(experiment.RunConfig.of(asked))
+    state = files.state(tmp_path / "data")
+    finished.finish(planned, [0.5], files={"data_dir": state})
+    assert look(asked)["rounds"] == 1
+    change(picture)
+    assert look(asked) is None
+
+
 def test_a_class_list_that_changed_under_a_finished_run_is_noticed(tmp_path):
     (tmp_path / "classes").write_text("a\nb\n")
     asked = {"process": "fedavg", "task": "imagenet200", "total_rounds": 1}
@@ -87,7 +118,8 @@ def test_a_class_list_that_changed_under_a_finished_run_is_noticed(tmp_path):
     asked["output_dir"] = str(tmp_path / "runs" / "a")
     (tmp_path / "d").mkdir()
     planned = series.plan_run(experiment.RunConfig.of(asked))
-    finished.finish(planned, [0.5])
+    states = {n: files.state(asked[n]) for n in ("data_dir", "class_list")}
+    finished.finish(planned, [0.5], files=states)
     assert look(asked)["rounds"] == 1
     (tmp_path / "classes").write_text("a\nc\n")
     assert look(asked) is None

@@ -45,6 +45,38 @@ def test_runs_that_end_not_finite_are_named_and_never_best(tmp_path):
     assert "fedavg: " not in words
 
 
+def test_what_a_number_does_not_show_stands_below_the_table(tmp_path):
+    words = table(
+        tmp_path,
+        *(
+            write_run(
+                tmp_path / f"{p}{s}",
+                values,
+                process=p,
+                seed=s,
+                columns={"training_loss": losses},
+            )
+            for s in (0, 1)
+            for p, values, losses in (
+                # Of the average 0.1, 0.14 and 0.146.
+                ("fedavg", [0.1, 0.5, 0.2 + s / 9], [2.0, 1.0, 1.0]),
+                ("fedprox", [0.1, 0.1, 0.2 + s / 9], [2.0, 1.0, 10.0]),
+                ("man", [0.1, 0.1, 0.1], [2.0, 3.0, 1e25]),
+            )
+        ),
+    )
+    assert "fedprox: the same accuracy as fedavg in every seed." in words
+    assert "man: a loss that grew 5e+24-fold." in words
+    assert words.count("-fold") == words.count("the same accuracy as") == 1
+    passed = "fedavg: the accuracy of 2 of 2 seeds reached 20 %, its moving average did"
+    assert passed in words and "man: the accuracy" not in words
+    runs = [tmp_path / f"{p}{s}" for p in ("fedavg", "fedprox") for s in (0, 1)]
+    experiment.compare(
+        runs, tmp_path / "out", target_accuracies=[0.2], target_measure="raw"
+    )
+    assert "did not (--target_measure" not in text_of(tmp_path / "out")
+
+
 def test_other_seeds_are_no_common_protocol(tmp_path):
     text = table(
         tmp_path,

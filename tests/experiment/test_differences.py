@@ -114,6 +114,35 @@ def test_a_table_has_the_differences_to_the_baseline(tmp_path):
     assert rows[1]["difference_mean"] is None and of_csv["kd"]["difference_p"] == ""
 
 
+def test_p_values_that_are_not_there_are_not_in_the_caption(tmp_path):
+    table(tmp_path, fedavg=range(21), man=range(2, 23))
+    words = text_of(tmp_path / "o")
+    assert "There is no p over more than 20 seeds." in words and "Holm (" not in words
+    table(tmp_path, fedavg=range(21), man=[1, 3, 2], kd=[*range(22, 43)])
+    assert "over 3 seeds is at least 0.25, adjusted by Holm (methods: 1)" in text_of(
+        tmp_path / "o"
+    )
+
+
+@pytest.mark.parametrize("choose", [max, min])
+def test_no_row_is_marked_below_one_that_is_not(choose):
+    rng = np.random.default_rng(7)
+    some = 0
+    for _ in range(300):
+        noise = rng.choice([0.001, 0.03], (5, 1))
+        values = 0.7 + 0.01 * rng.normal(size=(5, 1)) + noise * rng.normal(size=(5, 3))
+        rows = [dict(enumerate(each)) for each in values]
+        marked = differences.are_best(rows, choose)
+        order = np.argsort(values.mean(axis=1))[:: -1 if choose is max else 1]
+        of_order = [marked[index] for index in order]
+        assert of_order == sorted(of_order, reverse=True) and of_order[0]
+        some += False in of_order and sum(of_order) > 1
+    assert some > 20
+    # The second is beyond, the third is not: nobody below the second is marked.
+    rows = [{0: 0.9, 1: 0.91}, {0: 0.8, 1: 0.8101}, {0: 0.9, 1: 0.5}, {}]
+    assert differences.are_best(rows, max) == [True, False, False, None]
+
+
 def test_one_seed_has_no_differences_and_one_line_says_so(tmp_path):
     (_, fedprox) = table(tmp_path, fedavg=[50], fedprox=[60])
     words = text_of(tmp_path / "o")
@@ -136,7 +165,7 @@ def test_bold_are_the_best_and_all_that_a_paired_interval_does_not_exclude(tmp_p
     paired = text(fedavg=[50, 60, 70], fedprox=[52, 62.1, 71.9], man=[51.9, 62, 72])
     assert "| fedavg | 3 | 60.00 ± 10.00 |" in paired
     assert "**62.00 ± 9.95**" in paired and "**61.97 ± 10.05**" in paired
-    assert "In bold: the best, and the rows whose 95 % interval" in paired
+    assert "In bold: the best, and the next ones, down to the first" in paired
     # Of a row that is not finite, or has no accuracy, nothing is known.
     assert "**" not in text(fedavg=[70, 72], fedprox=[71, 72], man=[math.nan] * 2)
     # Of rows that tie, each counts as the best, in any order.

@@ -51,10 +51,11 @@ def test_a_report_has_the_table_the_curves_the_clients_and_the_origin(tmp_path):
     ]
     (runs[0] / "clients.csv").write_text(tables.to_csv(clients))
     table = comparison.tabulate(runs)
-    for name in ("a", "b"):
-        comparison.write(table, tmp_path / name, "A < B", "bin/compare --x='1 2'")
-    text = (tmp_path / "a" / page.FILE).read_text("utf-8")
-    assert text == (tmp_path / "b" / page.FILE).read_text("utf-8")
+    made, again = (
+        comparison.contents(table, "A < B", "bin/compare --x='1 2'") for _ in range(2)
+    )
+    text = made[page.FILE]
+    assert text == again[page.FILE]
     parsed = Parsed(text)
     assert parsed.text.count("A < B") == 2
     assert "<strong>60.55 ± 0.78</strong>" in text

@@ -170,6 +170,30 @@ def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     assert runs.run_one(run) is None
 
 
+@pytest.mark.parametrize("is_overwritten", [False, True])
+def test_a_run_whose_summary_is_new_is_finished_whatever_its_status(
+    tmp_path, is_overwritten
+):
+    run = plan(tmp_path, overwrite=is_overwritten)[0]
+
+    class Executor:
+        def execute(self, command):
+            if self.leaves:
+                finished.finish(run, [0.5, self.leaves])
+            return 255, ""
+
+    executor = Executor()
+    runs = a_series("", executor=executor)
+    executor.leaves = None
+    assert runs.run_one(run) == "exit code 255"
+    executor.leaves = 0.5
+    assert runs.run_one(run) is None
+    executor.leaves = None  # What is there is of the run before.
+    assert runs.run_one(run) == "exit code 255"
+    executor.leaves = 0.6
+    assert runs.run_one(run) is None
+
+
 def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
     program = (
         "import sys; print('bin/run: --devices: no', file=sys.stderr); sys.exit(2)"

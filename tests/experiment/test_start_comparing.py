@@ -157,11 +157,11 @@ def test_a_grid_is_tried_on_held_out_examples(tmp_path):
         ["fedavg", "fedprox"],
         **dict(given, max_gradient_norm=0.0, validation_share=0.2),
         drop_remainder=True,
-        grid={"fedprox_strength": [1e38], "batch_size": [8, 1000]},
+        grid={"fedprox_strength": [1e38], "batch_size": [8, 9]},
     )
-    too_large, not_finite = "fedavg, batch_size=1000, seed 0", "fedprox, seed 0"
-    assert {too_large, not_finite} < {*both.failed} and len(both.rows) == 1
-    assert f"no results of {too_large}; " in " ".join(str(both).split())
+    assert both.failed == {"fedprox, seed 0": "no setting of the grid ended finite"}
+    assert len(both.rows) == 1
+    assert "no results of fedprox, seed 0." in " ".join(str(both).split())
     with pytest.raises(ValueError, match="test_data is missing"):
         missing = dict(given, test_data=None, validation_share=0.2, grid=grid)
         tff_reg.compare(["fedavg"], **missing)

@@ -79,6 +79,20 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             TypeError,
             "The examples of client_data are a dict; give one array",
         ),
+        (
+            {"client_data": ([X, X[:, :3]], Y)},
+            ValueError,
+            "arrays of several shapes; give one array of each. A model of several",
+        ),
+        (
+            {
+                "model": "cnn",
+                "client_data": (IMAGES, Y + 1),
+                "test_data": (IMAGES, Y + 1),
+            },
+            ValueError,
+            "numbered from 1 to 3; number them from 0",
+        ),
         ({"test_data": (X, Y + 2)}, ValueError, "test_data has labels up to 4"),
         (
             {"aggregator": "dp", "dp_clipping": "fixed"},

@@ -93,8 +93,7 @@ def test_the_real_packages_work_offline(run, name, tmp_path, monkeypatch):
     pytest.importorskip(name.partition(":")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
-    monkeypatch.setitem(os.environ, "MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setitem(os.environ, "MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     notes = Notes()
     for rounds in (1, 2):
         tracked = trackers.of([name])
@@ -109,6 +108,7 @@ def test_what_cannot_be_tracked_is_refused(wandb, monkeypatch):
         ("comet:x", "give tensorboard, wandb:PROJECT or mlflow:EXPERIMENT"),
         ("wandb", "give tensorboard, wandb:PROJECT"),
         ("wandb:x", "is not installed: .* -m pip install wandb$"),
+        ("mlflow:x", "is not installed: .* -m pip install mlflow-skinny alembic$"),
     ):
         with pytest.raises(settings.SettingError, match=words):
             experiment.RunConfig(process="fedavg", track=text)

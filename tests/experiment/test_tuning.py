@@ -13,6 +13,7 @@ from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, settings
 from tff_reg.commands import command_line, compare
+from tff_reg.experiment.rounds import summary
 from tff_reg.experiment.series import batch, plan as series, sensitivity, tuning
 
 TINY = {"num_clients": 4, "total_rounds": 2}
@@ -146,6 +147,61 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert again.configs == []
 
 
+def test_a_comparison_lists_its_own_files_and_takes_earlier_ones_away(tmp_path):
+    for kind, more in (
+        ("grid", ["--grid=fedprox_strength=0.1,0.01", "--target_accuracies=0.2"]),
+        ("settings", ["--settings=batch_size=8,16"]),
+        ("targets", ["--target_accuracies=0.2"]),
+        ("plain", []),
+        ("run_dirs", [f"--run_dirs={tmp_path}/fedprox-seed0"]),
+    ):
+        flags = ["--processes=fedprox", "--total_rounds=2"] * (kind != "run_dirs")
+        more += ["--fedprox_strength=0.01"] * (kind not in ("grid", "run_dirs"))
+        where = f"--output_dir={tmp_path}"
+        done = call(*flags, *more, where, executor=Pretending())
+        assert done.returncode == 0, done.stderr
+        listed = done.stdout.splitlines()[-1].partition(": ")[2].split(", ")
+        there = [path.name for path in tmp_path.iterdir() if path.is_file()]
+        assert sorted(listed) == sorted(there) and "table.csv" in there
+        assert ("sensitivity.png" in there) == (kind == "grid")
+        assert ("curves_seconds.png" in there) == (kind in ("grid", "targets"))
+        assert ("curves.csv" in there) == (kind != "settings")
+
+
+class TellingTime(Pretending):
+    """Of whose rounds the first, which traces, takes 9 seconds."""
+
+    def execute(self, command):
+        planned = series.plan_run(config_of(command[command.index("run") + 1 :]))
+        stops = summary.ends_itself({}, planned.config.dump())
+        seconds = [9.0, 0.5][: 1 if stops else planned.config.total_rounds]
+        accuracies = [0.9] * len(seconds)
+        table = finished.table_of(accuracies, seconds=seconds, memory=1.0)
+        finished.write(planned.directory, planned.config.dump(), table)
+        return 0, ""
+
+
+def test_a_dry_run_of_a_grid_has_its_final_runs_and_no_traced_round(tmp_path):
+    done = call(
+        "--processes=fedavg,fedprox",
+        "--grid=fedprox_strength=0.1,0.01",
+        *("--seeds=0,1", "--total_rounds=10", f"--output_dir={tmp_path}"),
+        *("--target_accuracies=0.5", "--stop_at_target", "--patience=1", "--dry_run"),
+        executor=TellingTime(),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    table = [[c.strip() for c in x.split("|")[1:5]] for x in lines if x[:2] == "| "]
+    assert table[2:] == [
+        [name, "2", "20", "0.50"]
+        for name in (
+            *("fedprox, fedprox_strength=0.1", "fedprox, fedprox_strength=0.01"),
+            *("fedavg", "fedprox"),
+        )
+    ]
+    assert lines[-1].startswith("8 runs to do, 0 finished: about 40.0 s")
+
+
 def test_settings_that_end_not_finite_are_never_best(tmp_path):
     arguments = ["--processes=fedavg,fedprox", "--total_rounds=2"]
     for diverging, best, cell in (
@@ -162,21 +218,27 @@ def test_settings_that_end_not_finite_are_never_best(tmp_path):
         assert cell in (folder / "table.md").read_text()
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, grid, f"--output_dir={tmp_path / 'b'}", executor=executor)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        "fedprox, seed 0: no setting of the grid ended finite.\n"
-    )
+    assert done.returncode == 1 and "1 of 5 runs failed (fedprox, s" in done.stderr
+    assert "fedprox, seed 0: not started (no setting of the grid ended" in done.stdout
     text = (tmp_path / "b" / "table.md").read_text()
     assert "| fedprox |" not in text and "no results of fedprox, seed 0." in text
 
 
-def test_failed_runs_of_a_grid_are_told_by_the_table(tmp_path):
-    arguments = ["--processes=fedprox", "--total_rounds=2", f"--output_dir={tmp_path}"]
-    grid = "--grid=fedprox_strength=0.1,0.5"
-    done = call(*arguments, grid, executor=Pretending())
-    assert done.returncode == 1 and "1 of 3 runs failed (fedprox, " in done.stderr
+def test_no_final_run_starts_while_a_run_of_its_grid_is_missing(tmp_path):
+    arguments = ["--processes=fedavg,fedprox", "--total_rounds=2", "--seeds=0,1"]
+    arguments += ["--grid=fedprox_strength=0.1,0.5", f"--output_dir={tmp_path}"]
+    executor = Pretending()
+    done = call(*arguments, executor=executor)
+    final = [config for config in executor.configs if config.validation_share is None]
+    assert {config.process for config in final} == {"fedavg"}
+    assert done.returncode == 1 and "4 of 8 runs failed (fedprox, " in done.stderr
+    why = "fedprox, seed 1: not started (runs of its grid are missing)"
+    assert why in done.stdout
     text = " ".join((tmp_path / "table.md").read_text().split())
-    assert "no results of fedprox, fedprox_strength=0.5, seed 0." in text
+    assert "no results of fedprox, fedprox_strength=0.5, seed 0; " in text
+    assert "; fedprox, seed 0; fedprox, seed 1." in text
+    tried = finished.read_csv(tmp_path / "grid.csv")
+    assert {row["is_best"] for row in tried} == {"False"}
 
 
 # A run that is finished at once, or, where a file says so, sends itself or its parent a

@@ -69,6 +69,10 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"y_train": np.arange(11)}, "12 and 4 images and 11 and 4 labels"),
         ({"y_train": np.arange(12) / 2}, "dtype float64"),
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
+        (
+            {"y_train": np.arange(12) % 3 + 1, "y_test": np.arange(4) % 3 + 1},
+            "numbered from 1 to 3; number them from 0",
+        ),
         ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
         ({"class_names": np.array(["a", "b", "a", "c"])}, "are 2 class names 'a'"),
         ({"x_train": np.zeros((12, 3, 5, 6), np.uint8)}, r"last: np.transpose\(images"),

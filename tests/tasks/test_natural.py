@@ -45,7 +45,7 @@ def of_folders(folder):
 def rows(**columns):
     number = np.arange(60)
     shared = {"client": np.resize(NAMES, 60), "label": np.where(number % 2, "b", "a")}
-    return pandas.DataFrame({**columns, **shared})
+    return pandas.DataFrame({**columns, **shared, **columns})
 
 
 def of_table(folder):
@@ -269,7 +269,9 @@ def test_a_table_with_cells_that_are_no_numbers(tmp_path):
     path = tmp_path / "t.csv"
     read = dict(data_dir=str(path), partition="iid", num_clients=2)
     for columns, words in (
-        (dict(size=[1.0, np.nan] * 30), "no finite"),
+        (dict(size=[1.0, np.inf] * 30), "no finite"),
+        (dict(size=[1.0, np.nan] * 30), "empty cells, the first in row 2 of size; fil"),
+        (dict(size=1, client=[1, 2, None] * 20), "the first in row 3 of client; fill"),
         (dict(size=["small"] * 60), "has texts in size"),
         (dict(split=["train"] * 60, n=1), "must be train or test, and have both"),
     ):

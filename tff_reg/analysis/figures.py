@@ -83,8 +83,8 @@ def write(
     made: reproduction.Reproduction,
     finished: Sequence[series.PlannedRun],
     output_dir: files.PathLike,
-) -> None:
-    """Draws the figure of the finished runs, if there are any."""
+) -> list[str]:
+    """Draws the figure of the finished runs, if there is one; returns its files."""
     directory = pathlib.Path(output_dir)
     for name in FILES:
         files.delete(directory / name)
@@ -100,15 +100,14 @@ def write(
         for cell in made.artifact.cells
     }
     cells = {key: paths for key, paths in cells.items() if paths}
-    if not cells:
-        return
-    path = directory / FILES[0]
-    if made.artifact.picture == "curves":
+    path, picture = directory / FILES[0], cells and made.artifact.picture
+    if picture == "curves":
         _write_curves(path, made, cells)
-    elif made.artifact.picture == "compute_time":
+    elif picture == "compute_time":
         _write_compute_time(path, made, cells)
-    else:
+    elif picture:
         _write_of_weights(directory, made, cells)
+    return [name for name in FILES if (directory / name).exists()]
 
 
 _Cells = Mapping[tuple[str, str], Sequence[str]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_reg import experiment, lazy
+from tff_reg import experiment, files, lazy
 from tff_reg.commands import command_line, several
 from tff_reg.experiment.report import (
     comparison,
@@ -25,7 +25,6 @@ from tff_reg.experiment.series import (
     forecast,
     jobs,
     plan as series,
-    sensitivity,
     tuning,
 )
 from tff_reg.settings import Setting, SettingError
@@ -143,7 +142,9 @@ def planned(given):
 def try_runs(given, plan, done, begin):
     """Tries two rounds of each method, and prints what all will take."""
     print(*plan.protocol(), "", sep="\n", flush=True)
-    with several.carried_out(done, fail), forecast.Forecast(plan.first) as tried:
+    final = plan.tuner.expected(done.finished) if plan.tuner else []
+    runs = [*plan.first, *final]
+    with several.carried_out(done, fail), forecast.Forecast(runs) as tried:
         if tried.planned:
             trial = begin(tried.planned, where=tried.path)
             trial.run()
@@ -190,15 +191,13 @@ def main(argv, stop, executor=None):
         if groups is not None:
             options["baseline"] = given.baseline
             has_table = comparing.tabulate(groups, asked, done, **options)
-            comparison.write(has_table, given.output_dir, **of_files)
+            contents = comparison.contents(has_table, **of_files)
+            made = files.write_only(given.output_dir, contents, comparison.FILES)
         else:
             print(*plan.protocol(), "", sep="\n", flush=True)
             has_table = plan.run(done, begin, given.output_dir, **options, **of_files)
+            made = plan.files
     if has_table:
-        of_grid = sensitivity.FILES if given.grid else ()
-        several.show(given.output_dir, (*comparison.FILES, *of_grid))
+        several.show(given.output_dir, made)
     if plan:
         several.fail_for_failed(plan.failed, plan.total, has_table, fail)
-        if plan.lost:
-            why = "no setting of the grid ended finite."
-            fail(f"{'; '.join(plan.lost)}: {why}", exit_code=1)

@@ -12,12 +12,16 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from typing import NoReturn, Optional
 
 from tff_reg import interruption, scratch
 from tff_reg.commands import START, command_line
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+# Every start reads the exit status of all ended forks, and whoever reads it second gets
+# 255.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def fork(
@@ -47,19 +51,23 @@ class Fork:
         self._process = _CONTEXT.Process(
             target=_carry_out, args=(arguments, dict(environment), errors), daemon=True
         )
-        self._process.start()
+        with _ONE_AT_A_TIME:
+            self._process.start()
 
     def wait(self, timeout: Optional[float] = None) -> int:
         """Waits for the end; returns the exit status."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        connection.wait([self._process.sentinel], timeout)  # Reads nothing.
+        with _ONE_AT_A_TIME:
+            status = self._process.exitcode
+        if status is None:
             raise subprocess.TimeoutExpired("a fork", timeout or 0.0)
-        return self._process.exitcode
+        return status
 
     def send_signal(self, number: int) -> None:
         """Sends the process a signal, unless it has ended."""
-        if self._process.exitcode is None and self._process.pid:
-            os.kill(self._process.pid, number)
+        with _ONE_AT_A_TIME:
+            if self._process.exitcode is None and self._process.pid:
+                os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """Ends the process at once."""

@@ -124,7 +124,6 @@ def main(argv, stop, executor=None):
         done.analyse(figures.analyses(made, done.finished))
         command = shlex.join([_COMMAND, *argv])
         made.write(output_dir, done.finished, command)
-        if made.artifact.picture:
-            figures.write(made, done.finished, output_dir)
-    several.show(output_dir, ["table.md", "table.csv", "report.html", *figures.FILES])
+        drawn = figures.write(made, done.finished, output_dir)
+    several.show(output_dir, ["table.md", "table.csv", "report.html", *drawn])
     several.fail_for_failed(done.failed, len(made.planned), True, fail)

@@ -126,12 +126,11 @@ def print_commands(done):
 
 
 def show(directory, names):
-    """Prints `table.md` of a directory, and which of the named files exist."""
+    """Prints `table.md` of a directory, and the names of its files."""
     directory = pathlib.Path(directory)
     print()
     print((directory / "table.md").read_text("utf-8"))
-    there = [name for name in names if (directory / name).exists()]
-    print(f"In {directory}: {', '.join(there)}", flush=True)
+    print(f"In {directory}: {', '.join(names)}", flush=True)
 
 
 def fail_for_failed(failed, total, has_table, fail):

@@ -222,8 +222,7 @@ def compare(arguments: Arguments) -> Comparison:
             if errors
             else TrainingError("No setting of the grid ended finite.")
         )
-    lost = dict.fromkeys(plan.lost, "no setting of the grid ended finite.")
-    rest = ({**plan.failed, **lost}, kept)
+    rest = (plan.failed, kept)
     found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
     if arguments.settings is None:
         return found[""]

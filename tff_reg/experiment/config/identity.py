@@ -48,8 +48,10 @@ _FILE = "file "
 _ONLY_LOOKS = ("analysis", "commands")
 # What is suspicious about a run's data and model, in sentences.
 REMARKS = "remarks"
+# The state of the files that settings name when the run began, by the setting.
+FILES = "files"
 # Names whose values are no settings.
-NOT_SETTINGS = frozenset((*MACHINE, CODE, TRAFFIC, REMARKS, "settings_from"))
+NOT_SETTINGS = frozenset((*MACHINE, CODE, TRAFFIC, REMARKS, FILES, "settings_from"))
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,20 +44,22 @@ from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
 from tff_reg.training import process_settings
 
+# All that a comparison can write, with a grid and with settings.
 FILES = (
     *("table.csv", "table.md", "table.tex"),
     *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
     *("curves_seconds.png", "curves_seconds.pdf"),
     *("curves_megabytes.png", "curves_megabytes.pdf"),
     page.FILE,
+    *("grid.csv", "sensitivity.png", "sensitivity.pdf"),
 )
 _MEASURES = ("target_measure", "target_model")
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of accuracy by it, and the label across.
 _BY_COST = {
-    "multiply_adds": ("compute.png", f"Multiply-adds of {_CLIENT} (10^9)"),
-    "seconds": ("curves_seconds.png", "Seconds of training"),
-    "megabytes": ("curves_megabytes.png", f"Megabytes to and from {_CLIENT}"),
+    "multiply_adds": ("compute", f"Multiply-adds of {_CLIENT} (10^9)"),
+    "seconds": ("curves_seconds", "Seconds of training"),
+    "megabytes": ("curves_megabytes", f"Megabytes to and from {_CLIENT}"),
 }
 
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
@@ -121,7 +123,7 @@ def compare(
         missing=missing,
         baseline=baseline,
     )
-    write(table, output_dir, title)
+    files.write_only(output_dir, contents(table, title), FILES)
     return table.rows()
 
 
@@ -164,24 +166,20 @@ def tabulate(
     )
 
 
-def write(
-    table: table_lib.Table,
-    output_dir: files.PathLike,
-    title: str = "",
-    command: str = "",
-) -> None:
-    """Writes the files of a comparison, `FILES`, to a directory.
+def contents(
+    table: table_lib.Table, title: str = "", command: str = ""
+) -> dict[str, Any]:
+    """Returns the contents of a comparison's files by name, of `FILES`.
 
     `title` is that of the pictures and the report, which also shows the command.
     """
-    directory = files.make_directory(output_dir, "output_dir")
-    files.delete_leftovers(directory)
-    _write_curves(directory, table, title)
-    _write_costs(directory, table, title)
-    table.write_texts(directory)
-    title = title or measures_lib.accuracy(table.groups)
-    text = page.page(title, section(table), table.groups, command)
-    files.write_text(directory / page.FILE, text)
+    head = title or measures_lib.accuracy(table.groups)
+    return {
+        **_curves_files(table, title),
+        **_by_cost(table, title),
+        **table.texts(),
+        page.FILE: page.page(head, section(table), table.groups, command),
+    }
 
 
 def section(table: table_lib.Table) -> list[str]:
@@ -306,9 +304,8 @@ def published(drawn: Sequence[curves.Curve]) -> list[curves.Curve]:
     ]
 
 
-def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:
+def _curves_files(table: table_lib.Table, title: str) -> dict[str, Any]:
     found = by_round(table.groups)
-    _write_picture(directory / "curves.png", table, found, title, curves.ROUNDS)
     rows = [
         {
             "process": curve.name,
@@ -319,23 +316,25 @@ def _write_curves(directory: pathlib.Path, table: table_lib.Table, title: str) -
         for curve in found
         for round_num, mean, band in zip(curve.rounds, curve.mean, curve.deviation)
     ]
-    if rows:
-        files.write_text(directory / "curves.csv", tables.to_csv(rows))
-    else:
-        files.delete(directory / "curves.csv")
+    if not rows:
+        return {}
+    drawn = curves.pictures(draw(table, found, title), "curves")
+    return {"curves.csv": tables.to_csv(rows), **drawn}
 
 
-def _write_costs(directory: pathlib.Path, table: table_lib.Table, title: str) -> None:
+def _by_cost(table: table_lib.Table, title: str) -> dict[str, bytes]:
     """Draws accuracy by what was spent; multiply-adds as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
+    made = {}
     for cost, (name, across) in _BY_COST.items():
         is_asked = table.targets or cost in (*table.columns, "multiply_adds")
-        found = []
         if is_asked and all(cost in run.costs for run in runs):
             found = _curves(
                 table.groups, lambda run, at, of=cost: _latest(run.costs[of], at)
             )
-        _write_picture(directory / name, table, found, title, across)
+            if found:
+                made |= curves.pictures(draw(table, found, title, across), name)
+    return made
 
 
 def _curves(
@@ -363,18 +362,3 @@ def _curves(
 def _latest(values: Mapping[int, float], number: int) -> float:
     """Returns a round's value, or that of the last round before that has one."""
     return values[max(each for each in values if each <= number)]
-
-
-def _write_picture(
-    path: pathlib.Path,
-    table: table_lib.Table,
-    drawn: Sequence[curves.Curve],
-    title: str,
-    across: str,
-) -> None:
-    if not drawn:
-        # An old figure would show other runs.
-        files.delete(path)
-        files.delete(path.with_suffix(".pdf"))
-        return
-    curves.save(draw(table, drawn, title, across).axes[0], path, pdf=True)

@@ -111,9 +111,10 @@ def to_baseline(
 def are_best(
     rows: Sequence[Mapping[int, float]], choose: Callable[..., float]
 ) -> list[Optional[bool]]:
-    """Returns which rows' 95 % intervals against the best, or one of equals, have 0.
+    """Returns which rows are the best, or not proven worse, down to the first that is.
 
-    None for rows without values, of which nothing is known.
+    A row is proven worse if its 95 % intervals against the best, and all that equal it,
+    exclude 0. None for rows without values, of which nothing is known.
     """
     means = [statistics.fmean(row.values()) if row else math.nan for row in rows]
     best = choose([mean for mean in means if not math.isnan(mean)], default=math.nan)
@@ -123,7 +124,10 @@ def are_best(
         mean, half = interval(paired(row, other))
         return abs(mean) <= half + ROUNDING
 
-    return [any(is_near(row, e) for e in equals) if row else None for row in rows]
+    near = [any(is_near(row, e) for e in equals) if row else None for row in rows]
+    worse = [abs(m - best) for m, is_one in zip(means, near) if is_one is False]
+    first = min(worse, default=math.inf) + ROUNDING
+    return [n and abs(m - best) <= first for m, n in zip(means, near)]
 
 
 def row(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +159,16 @@ def in_words(found: Mapping[str, Difference], baseline: str) -> str:
     few = "two common seeds with finite accuracies"
     if not found:
         return f"There is no difference to {baseline}, which takes {few}."
-    fewest = min(each["seeds"] or 0 for each in found.values())
+    tested = [each["seeds"] or 0 for each in found.values() if each["p"] is not None]
+    said = f"There is no p over more than {_MOST} seeds."
+    if tested:
+        fewest = min(tested)
+        said = (
+            f"p: exact two-sided sign-flip test, which over {fewest:.0f} seeds is"
+            f" at least {2 / 2**fewest:.2g}, adjusted by Holm (methods: {len(tested)})."
+        )
     return (
         f"Differences to {baseline}: mean over the common seeds, with its 95 % interval"
         " by the paired t (none where all seeds differ by the same); none without"
-        f" {few}. p: exact two-sided sign-flip test, which over {fewest:.0f} seeds is"
-        f" at least {2 / 2**fewest:.2g}, adjusted by Holm (methods: {len(found)})."
+        f" {few}. {said}"
     )

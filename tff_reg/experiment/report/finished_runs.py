@@ -103,11 +103,6 @@ class Run:
     analyses: Mapping[str, Any]
 
     @property
-    def is_held_out(self) -> bool:
-        """Whether its accuracies are those on held-out training examples."""
-        return self.config.get("validation_share") is not None
-
-    @property
     def ends_itself(self) -> bool:
         """Whether the run may end before its last round."""
         return summary_lib.ends_itself(self.summary, self.config)
@@ -115,7 +110,7 @@ class Run:
     @property
     def ends_by_test_set(self) -> bool:
         """Whether test examples decide when it ends."""
-        return self.ends_itself and not self.is_held_out
+        return self.ends_itself and self.config.get("validation_share") is None
 
 
 def read(

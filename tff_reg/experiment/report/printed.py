@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_reg import files, tables
+from tff_reg import tables
 from tff_reg.experiment.report import page
 
 
@@ -43,8 +42,7 @@ class Printed:
         cells = self.cells()
         return page.table(cells, self.below(cells))
 
-    def write_texts(self, directory: pathlib.Path) -> None:
-        """Writes `table.tex`, `table.md` and `table.csv`."""
-        files.write_text(directory / "table.tex", self.latex())
-        files.write_text(directory / "table.md", self.markdown())
-        files.write_text(directory / "table.csv", tables.to_csv(self.rows()))
+    def texts(self) -> dict[str, str]:
+        """Returns the contents of `table.csv`, `table.md` and `table.tex`."""
+        texts = (tables.to_csv(self.rows()), self.markdown(), self.latex())
+        return dict(zip(("table.csv", "table.md", "table.tex"), texts))

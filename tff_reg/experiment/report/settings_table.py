@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import curves, files
+from tff_reg import curves
 from tff_reg.experiment.report import (
     comparison,
     measures,
@@ -28,7 +28,6 @@ from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import mpl_figure, np
 
 _WIDTH = 88
-FILES = ("table.csv", "table.md", "table.tex", "curves.png", "curves.pdf", page.FILE)
 _RANK = "mean rank"
 
 
@@ -89,8 +88,8 @@ class SettingsTable(printed.Printed):
         texts = [
             f"{measures.accuracy(self._groups)} (%) after {rounds}: mean ± sample"
             f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
-            "In bold, by setting: the best, and the rows whose 95 % interval of the"
-            " paired difference to it includes 0."
+            "In bold, by setting: the best, and the next ones, down to the first whose"
+            " 95 % interval of the paired difference to it excludes 0."
             if has_bold
             else "Nothing is in bold; the table of each setting says why.",
             "Mean rank: mean over the settings of a method's place by accuracy, 1 for"
@@ -124,24 +123,16 @@ class SettingsTable(printed.Printed):
         up = f"{measures.accuracy(self._groups)} (%)"
         return curves.draw_panels(panels, up=up) if panels else None
 
-    def write(
-        self, output_dir: files.PathLike, title: str = "", command: str = ""
-    ) -> None:
-        """Writes `FILES`; the report names the command."""
-        directory = files.make_directory(output_dir, "output_dir")
+    def contents(self, title: str = "", command: str = "") -> dict[str, Any]:
+        """Returns the contents of its files by name; the report has the command."""
         parts = [self.html()]
         for heading, table in self.tables.items():
             parts += [page.heading(heading), *comparison.section(table)]
         title = title or f"{measures.accuracy(self._groups)}, by settings"
         text = page.page(title, parts, self._groups, command)
-        files.write_text(directory / page.FILE, text)
         figure = self.draw()
-        if figure is None:
-            for name in ("curves.png", "curves.pdf"):
-                files.delete(directory / name)
-        else:
-            curves.save(figure.axes[0], directory / "curves.png", pdf=True)
-        self.write_texts(directory)
+        drawn = curves.pictures(figure, "curves") if figure else {}
+        return {**drawn, **self.texts(), page.FILE: text}
 
 
 def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, float]:

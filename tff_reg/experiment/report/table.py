@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from tff_reg.data import digests
@@ -91,8 +91,8 @@ COLUMNS_SETTING = Setting(
     choices=COLUMNS,
 )
 _BOLD = (
-    "In bold: the best, and the rows whose 95 % interval of the paired difference to it"
-    " includes 0."
+    "In bold: the best, and the next ones, down to the first whose 95 % interval of the"
+    " paired difference to it excludes 0."
 )
 _NO_BOLD = (
     "Nothing is in bold: no 95 % interval of a paired difference to the best excludes"
@@ -306,8 +306,11 @@ class Table(printed.Printed):
                 f"{there} of {there + len(self.missing)} runs are finished; there are"
                 f" no results of {'; '.join(self.missing)}."
             )
-        found = {str(r["process"]): description.troubles(r) for r in self.rows()}
-        notes += [f"{name}: {text}." for name, text in found.items() if text]
+        for (name, group), row in zip(self.groups.items(), self.rows()):
+            grown = max(run.summary.get("loss_growth", 0) for run in group)
+            if text := description.troubles({**row, "loss_growth": grown}):
+                notes.append(f"{name}: {text}.")
+        notes += [*self._passed(), *self._equal()]
         if any(run.ends_by_test_set for run in self._runs):
             notes.append(
                 "WARNING: the test set decided when runs end (patience or"
@@ -333,6 +336,37 @@ class Table(printed.Printed):
             texts = dict.fromkeys(filter(None, map(identity.other_code, configs)))
             notes += [text.replace("It was", "Runs were") for text in texts]
         return notes
+
+    def _passed(self) -> Iterator[str]:
+        """Yields notes on targets that accuracies passed and their averages did not."""
+        which = "all_clients" if "all clients" in self.reaching else "accuracies"
+        for name, group in self.groups.items():
+            for target in self.targets if "moving average" in self.reaching else ():
+                passed = [
+                    run
+                    for run in group
+                    if run.summary["rounds_to_target"][str(target)] is None
+                    if max(getattr(run, which).values(), default=0) >= target
+                ]
+                if passed:
+                    yield (
+                        f"{name}: the accuracy of {len(passed)} of"
+                        f" {progress.count(len(group), 'seed')} reached"
+                        f" {100 * target:g} %, its moving average did not"
+                        " (--target_measure=raw counts the accuracy)."
+                    )
+
+    def _equal(self) -> Iterator[str]:
+        """Yields notes on methods with the same accuracy in every seed of several."""
+        names: dict[Any, list[str]] = {}
+        for name, values in self._by_seed("accuracy").items():
+            if len(values) > 1:
+                same = sorted((seed, round(each, 9)) for seed, each in values.items())
+                names.setdefault(tuple(same), []).append(name)
+        for first, *others in names.values():
+            if others:
+                equal = " and ".join(others)
+                yield f"{equal}: the same accuracy as {first} in every seed."
 
     @functools.cached_property
     def _why_no_bold(self) -> str:

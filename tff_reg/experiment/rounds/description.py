@@ -186,7 +186,7 @@ def resumption(config: ResolvedConfig) -> str:
 
 
 def troubles(counts: Mapping[str, Any]) -> str:
-    """Describes rejected clients, idle rounds and ends that are not finite."""
+    """Describes rejected clients, idle rounds and ends that diverged."""
     rejected, idle = counts["rejected_clients"], counts["rounds_without_training"]
     not_finite = counts.get("not_finite", not counts.get("ends_finite", True))
     phrases = []
@@ -197,6 +197,8 @@ def troubles(counts: Mapping[str, Any]) -> str:
         phrases.append(f"{progress.count(idle, 'round')} in which nobody trained")
     if not_finite:
         phrases.append("the last round's numbers not finite")
+    if grown := counts.get("loss_growth"):
+        phrases.append(f"a loss that grew {grown:.2g}-fold")
     return ", ".join(phrases)
 
 

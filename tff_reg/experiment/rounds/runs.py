@@ -93,9 +93,18 @@ class CheckedRun:
     """
 
     def __init__(
-        self, config: RunConfig, tasks: Any = lazy.tasks, *, writes: bool = True
+        self,
+        config: RunConfig,
+        tasks: Any = lazy.tasks,
+        *,
+        writes: bool = True,
+        seen: Optional[dict[str, list[int]]] = None,
     ):
-        """Checks the request; without `writes` the run has no directory."""
+        """Checks the request; without `writes` the run has no directory.
+
+        Runs that are planned together have one dict of the `seen` states of files.
+        """
+        self._seen = {} if seen is None else seen
         self.config = config.resolved(tasks)
         if not writes:
             self.config = dataclasses.replace(self.config, output_dir=None)
@@ -123,12 +132,19 @@ class CheckedRun:
         """Returns the summary with the requested rounds and targets, if finished."""
         if self.config.overwrite or self.directory is None:
             return None
+        found = summary_lib.of_finished_run(self.directory, self.values)
         made = self.directory.config or {}
-        ended = self.directory.path / "summary.json"
-        for path, name in ((self.values[name], name) for name in _FILES):
-            if path != made.get(name) or (path and files.changed_after(path, ended)):
-                return None  # The contents are compared when the run is done again.
-        return summary_lib.of_finished_run(self.directory, self.values)
+        is_same = found and all(self.values[name] == made.get(name) for name in _FILES)
+        if is_same and self._states() == made.get(identity.FILES, {}):
+            return found
+        return None  # The contents are compared when the run is done again.
+
+    def _states(self) -> dict[str, list[int]]:
+        """Returns the states of its files, as they were first seen, by the setting."""
+        paths = {name: path for name in _FILES if (path := self.values[name])}
+        for path in {*paths.values()} - {*self._seen}:
+            self._seen[path] = files.state(path)
+        return {name: self._seen[path] for name, path in paths.items()}
 
     def refresh_summary(self) -> Optional[dict[str, Any]]:
         """Returns `summary`, and writes it to `summary.json` if that has another."""
@@ -149,6 +165,7 @@ class CheckedRun:
         """
         stop = stop or interruption.Interruption()
         self.check_ready()
+        self._states()  # Before they are read.
         examples = self._read()
         with _running(self.config):
             # Not before the runtime runs: `shutdown` would wait for its start.
@@ -182,7 +199,7 @@ class CheckedRun:
         `examples` may be read already; `metrics` are those of the evaluation, more
         arguments those of `Training`.
         """
-        config = self.config
+        config, states = self.config, self._states()
         where = runtime.describe()
         progress.say(where[0].upper() + where[1:])
         task = _task(config, self.tasks, examples)
@@ -208,6 +225,7 @@ class CheckedRun:
             what = f"{config.process} averages no models, and trains its rounds without"
             said.append(f"{what} {', '.join(self._without)}")
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
+        settings[identity.FILES] = states
         for line in [*header, *said]:
             progress.say(line)
         process = build_process(config, task)

@@ -20,6 +20,8 @@ EMA_MOMENTUM = 0.9
 # summary.
 STOPPED_EARLY = "stopped_early"
 _BY = "EarlyStopping"
+# A loss that has grown by more than this factor has diverged, if to a finite number.
+_DIVERGED = 100
 
 # Metrics that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
@@ -91,7 +93,18 @@ def summarize(
         },
         **_of_subsets(rows[-1]),
         **_privacy(settings, len(rows)),
+        **_growth(table),
     }
+
+
+def _growth(table: metrics.MetricsTable) -> dict[str, float]:
+    """Returns the last loss over the first, if it tells that training diverged."""
+    ratios = []
+    for name in (metrics.TRAINING_LOSS, metrics.EVALUATION_LOSS):
+        known = [each for each in table.column(name) if math.isfinite(each)]
+        ratios += [known[-1] / known[0]] if known and known[0] > 0 else []
+    grown = max(ratios, default=0.0)
+    return {"loss_growth": grown} if grown > _DIVERGED else {}
 
 
 # An evaluated round, its accuracy and the moving average there.

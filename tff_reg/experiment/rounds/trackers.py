@@ -28,7 +28,7 @@ from tff_reg.settings import SettingError
 class Tracker(Callback):
     """Base class of trackers, which override the hooks with an underscore."""
 
-    name = package = ""
+    name = package = ""  # Of a module, and of what pip installs for it.
     # Take the run, whether it is resumed, its name and group; a row; the pictures.
     _begin: Callable[..., None]
     _log: Callable[[Row], None]
@@ -108,7 +108,7 @@ class WandB(Tracker):
 class MLflow(Tracker):
     """MLflow: a run of the experiment, at the tracking URI of the environment."""
 
-    name, package = "mlflow", "mlflow-skinny"
+    name, package = "mlflow", "mlflow-skinny alembic"
 
     def _begin(self, run, is_resumed, name, group):
         mlflow = importlib.import_module("mlflow")

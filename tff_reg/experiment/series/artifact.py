@@ -197,10 +197,7 @@ def write(
 
     `runs` are the finished runs by column and row; the report names the `command`.
     """
-    directory = files.make_directory(output_dir, "output_dir")
-    files.delete_leftovers(directory)
     rows = [_csv_row(number) for number in numbers]
-    files.write_text(directory / "table.csv", tables.to_csv(rows))
     title = f"{artifact.name.replace('/', ', ')}: {artifact.title}"
     lines, parts = [f"# {title}", ""], []
     for name, block in _blocks(artifact, numbers):
@@ -210,13 +207,14 @@ def write(
         lines += textwrap.wrap(
             note, _WIDTH, initial_indent="- ", subsequent_indent="  "
         )
-    files.write_text(directory / "table.md", "\n".join([*lines, ""]))
     parts.append(page.paragraph("\n\n".join(notes)))
     for column, groups in runs.items():
         parts += [page.heading(column), page.curves_of(comparison.by_round(groups))]
     groups = {f"{r}, {c}": each for c, own in runs.items() for r, each in own.items()}
     text = page.page(title, [*parts, page.clients_of(groups)], groups, command)
-    files.write_text(directory / page.FILE, text)
+    texts = (tables.to_csv(rows), "\n".join([*lines, ""]), text)
+    contents: dict[str, Any] = dict(zip(("table.csv", "table.md", page.FILE), texts))
+    files.write_only(output_dir, contents, [*contents])
 
 
 def _blocks(

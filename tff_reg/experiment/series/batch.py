@@ -155,16 +155,29 @@ class Batch:
         ]
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run if need be; returns None, or why it failed, in one line."""
+        """Carries out a run if need be; returns None, or why it failed, in one line.
+
+        A run whose `summary.json` is new is finished, whatever its exit status.
+        """
         if planned.is_finished:
             return None
         is_first, self._is_first = self._is_first, False
+        before = planned.result()  # Of the run that is overwritten.
         status, said = self._executor.execute(self._command(planned))
+        result = planned.result()
+        if result is not None and result != before:
+            return None
         if status == _WRONG_FLAGS and is_first:
             raise WrongFlagsError(said)
-        if status == 0 and planned.result() is None:
+        if status == 0 and result is None:
             return f"it left no finished run in {planned.directory}"
         return _why(status, said)
+
+    def leave_out(self, runs: Mapping[str, str]) -> None:
+        """Tells of runs that will not start, by their names, and why."""
+        for name, why in runs.items():
+            self._say(f"{name}: not started ({why})", flush=True)
+        self.failed |= runs
 
     def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
         """Runs the unfinished runs."""

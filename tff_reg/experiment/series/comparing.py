@@ -39,9 +39,10 @@ class Comparing:
       first: The runs to do first: those of the grid, if there is one, or all.
       tuner: The grid's; None without one.
       asked: The settings that say what the table has.
-      failed: The reasons of failed runs by their names.
+      failed: The reasons of failed runs, and of those that a grid let not start, by
+        their names.
       total: The number of runs, a grid's among them.
-      lost: Names of runs of methods of which no setting of the grid ended finite.
+      files: The names of the files in the directory of `run`.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Comparing:
         self._requests = {heading: request(each) for heading, each in columns.items()}
         asked: Any = {"processes": self._names, "seeds": self._seeds}
         self.failed: dict[str, str] = {}
-        self.lost: list[str] = []
         self.total = 0
+        self.files: list[str] = []
+        self._where: Optional[files.PathLike] = None
+        self._of_grid: dict[str, Any] = {}
         self._tuned: dict[str, Any] = {}
         self.tuner: Optional[tuning.Tuning] = None
         self._plan: dict[str, list[series.PlannedRun]] = {}
@@ -142,22 +145,27 @@ class Comparing:
           The table under each setting of which runs have finished, by its heading.
         """
         missing = []
+        self._where = where
+        for folder in {"", *self._folders.values()}:
+            self._put(folder)
         if self.tuner:
             done.run()
-            self.failed |= done.failed
             self._tuned = self.tuner.best(done.finished)
             if where:
-                folder = files.make_directory(where, "output_dir")
                 rows = self.tuner.rows(done.finished)
-                sensitivity.write(rows, self.tuner.names, folder)
+                self._of_grid = sensitivity.contents(rows, self.tuner.names)
+                self._put("")
             self._plan = {"": self.tuner.plan(self._tuned)}
-            self.lost = self.tuner.lost(self._tuned)
-            missing = [*done.missing, *self.lost]
-            self.total = len(self.first)
+            lost = self.tuner.lost(done.finished)
+            done.leave_out(lost)
+            self.failed |= done.failed
+            missing = [*done.missing, *lost]
+            self.total = len(self.first) + len(lost)
             done = begin(self._runs)
         self.total += len(self._runs)
-        write = functools.partial(self._write, done, where, of_files, missing)
+        write = functools.partial(self._write, done, of_files, missing)
         made: dict[str, Any] = {}
+        write(made)
         done.run(lambda: write(made))
         self.failed |= done.failed
         return write({}, columns=columns, weights=weights)
@@ -165,7 +173,6 @@ class Comparing:
     def _write(
         self,
         done: batch.Batch,
-        where: Optional[files.PathLike],
         of_files: Mapping[str, str],
         missing: Sequence[str],
         made: dict[str, Any],
@@ -192,15 +199,22 @@ class Comparing:
                 **options,
             )
             made[heading] = groups, found
-            if where:
-                folder = os.path.join(where, self._folders[heading])
-                comparison.write(found, folder, **of_files)
+            make = functools.partial(comparison.contents, found, **of_files)
+            self._put(self._folders[heading], make)
         tables = {
             heading: made[heading][1] for heading in self._plan if heading in made
         }
-        if where and tables and self._has_axis:
-            settings_table.SettingsTable(tables).write(where, **of_files)
+        if tables and self._has_axis:
+            make = settings_table.SettingsTable(tables).contents
+            self._put("", functools.partial(make, **of_files))
         return tables
+
+    def _put(self, folder: str, make: Callable[[], dict[str, Any]] = dict) -> None:
+        """Writes the files of a folder, and deletes those of earlier comparisons."""
+        if self._where:
+            made, there = {**make(), **self._of_grid}, os.path.join(self._where, folder)
+            names = files.write_only(there, made, comparison.FILES)
+            self.files = self.files if folder else names
 
 
 def tabulate(

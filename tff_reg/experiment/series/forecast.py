@@ -45,7 +45,13 @@ class Forecast:
     def _trial(self, number: int, name: str, run: PlannedRun) -> PlannedRun:
         where = os.path.join(self.path, str(number))
         rounds = min(_ROUNDS, run.config.total_rounds)
-        asked = dataclasses.replace(run.asked, total_rounds=rounds, output_dir=where)
+        asked = dataclasses.replace(
+            run.asked,
+            total_rounds=rounds,
+            output_dir=where,
+            stop_at_target=False,
+            patience=None,
+        )
         return plan_run(asked, name=f"{name}, tried")
 
     def __enter__(self) -> Forecast:

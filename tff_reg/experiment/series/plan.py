@@ -119,11 +119,13 @@ def plan(
     where = os.path.join(common.output_dir, folder)
     common = dataclasses.replace(protocol.asked(common), output_dir=where)
     resolution.check_owned(common.strengths, names)
+    seen: dict[str, list[int]] = {}
     return [
         plan_run(
             of_process(common, name, seed),
             tasks,
             heading and f"{resolution.process_name(name)}, {heading}, seed {seed}",
+            seen,
         )
         for seed in dict.fromkeys(seeds)
         for name in names
@@ -131,15 +133,18 @@ def plan(
 
 
 def plan_run(
-    asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
+    asked: config_lib.RunConfig,
+    tasks: Any = lazy.tasks,
+    name: str = "",
+    seen: Optional[dict[str, list[int]]] = None,
 ) -> PlannedRun:
     """Plans one run: checks its settings and whether it is already finished.
 
-    `tasks` may be a dict of the tasks by seed.
+    `tasks` may be a dict of the tasks by seed; `seen` is as for `CheckedRun`.
     """
     if isinstance(tasks, Mapping):
         tasks = tasks[asked.seed]
-    checked = CheckedRun(asked, tasks)
+    checked = CheckedRun(asked, tasks, seen=seen)
     config = checked.config
     name = name or f"{config.process}, seed {config.seed}"
     return PlannedRun(asked, config, checked.summary() is not None, name, tasks)

@@ -66,6 +66,7 @@ class Reproduction:
         # The planned runs of each recipe with the settings of a cell, by seed.
         self._runs: dict[Any, list[series.PlannedRun]] = {}
         by_content: dict[Any, series.PlannedRun] = {}
+        self._seen: dict[str, list[int]] = {}
         for cell in artifact.cells:
             for recipe in cell.recipes:
                 planned = [self._plan(cell, recipe, seed) for seed in seeds]
@@ -108,6 +109,7 @@ class Reproduction:
                 }
             ),
             name=f"{where}, seed {seed}",
+            seen=self._seen,
         )
 
     def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,16 +8,14 @@ best of the other settings.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tff_reg import curves, files, tables
+from tff_reg import curves, tables
 from tff_reg.lazy import np
 from tff_reg.methods import catalogue
 from tff_reg.settings import as_text
 
-FILES = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
 MEAN, DEVIATION, BEST = "held_out_accuracy_mean", "held_out_accuracy_std", "is_best"
 
 _INCHES = (5.6, 4.2)  # Size of a panel.
@@ -27,23 +25,19 @@ _GREY = "#555555"
 Row = dict[str, Any]
 
 
-def write(rows: Sequence[Row], names: Sequence[str], directory: pathlib.Path) -> None:
-    """Writes `FILES`; without numbers to draw, no figure."""
+def contents(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Any]:
+    """Returns the files' contents by name; without numbers to draw, no figure."""
     if not rows:
-        return
-    files.write_text(directory / FILES[0], tables.to_csv(rows))
+        return {}
     figure = draw(rows, names)
-    if figure is None:
-        for name in FILES[1:]:
-            files.delete(directory / name)
-    else:
-        curves.save(figure.axes[0], directory / FILES[1], pdf=True)
+    drawn = curves.pictures(figure, "sensitivity") if figure else {}
+    return {"grid.csv": tables.to_csv(rows), **drawn}
 
 
 def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
     """Draws the panels, leaving out settings with fewer runs than others.
 
-    The arguments are as for `write`.
+    The arguments are as for `contents`.
     """
     # A mean over fewer seeds cannot be compared with the others.
     most = max((row["runs"] for row in rows), default=0)

@@ -2,9 +2,9 @@
 
 A grid names settings and the values to try. A method tries all combinations of the
 settings that it has: its strengths, and those that every run has. The runs are tested
-on held-out training examples (`validation_share`), never on the test set. The best
-setting of a method is the one with the best mean over seeds, among those whose runs all
-ended with finite numbers.
+on held-out training examples (`validation_share`), never on the test set. Once all of
+them are finished, the best setting of a method is the one with the best mean over
+seeds, among those whose runs all ended with finite numbers.
 """
 
 from __future__ import annotations
@@ -97,11 +97,6 @@ class _Tried:
         return cells.mean(self.accuracies)
 
 
-def _lowest(tried: Sequence[_Tried]) -> Any:
-    means = [each.mean for each in tried]
-    return None if None in means else min(means)
-
-
 class Tuning:
     """The tuning runs and their results.
 
@@ -136,6 +131,7 @@ class Tuning:
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
         self._tasks = tasks
+        self._seen: dict[str, list[int]] = {}
         self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {
             process: [
                 (each, [self._plan(process, each, share, s) for s in seeds])
@@ -155,7 +151,7 @@ class Tuning:
         )
         name = f"{process}, {Tuned(settings).text}, seed {seed}"
         asked = dataclasses.replace(asked, output_dir=where)
-        return series.plan_run(asked, self._tasks, name)
+        return series.plan_run(asked, self._tasks, name, self._seen)
 
     def _with(self, settings: Mapping[str, Any], **more: Any) -> config_lib.RunConfig:
         given = {**self._common.given(), **settings}
@@ -170,15 +166,15 @@ class Tuning:
         ]
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
-        """Returns the best setting of each process."""
+        """Returns the best setting of each process of which all runs are finished."""
         found = {}
         for process, tried in self._results(finished).items():
-            complete = [each for each in tried if each.is_complete]
+            if not all(each.is_complete for each in tried):
+                continue
             known = [
-                each
-                for each in complete
-                if each.mean is not None and not each.not_finite
+                each for each in tried if each.mean is not None and not each.not_finite
             ]
+            means = [each.mean for each in tried]
             if known:
                 highest = max(each.mean for each in known) - differences.ROUNDING
                 tied = [each for each in known if each.mean >= highest]
@@ -187,8 +183,8 @@ class Tuning:
                     best.settings,
                     best.mean,
                     cells.deviation(best.accuracies),
-                    _lowest(complete),
-                    len(complete),
+                    None if None in means else min(means),
+                    len(tried),
                     len(tied) - 1,
                 )
             elif not tried:
@@ -233,14 +229,17 @@ class Tuning:
                 )
         return found
 
-    def lost(self, tuned: Mapping[str, Tuned]) -> list[str]:
-        """Returns the names of runs of methods of which no setting ended finite."""
-        return [
-            f"{process}, seed {seed}"
-            for process in self._tried
+    def lost(self, finished: Sequence[series.PlannedRun]) -> dict[str, str]:
+        """Returns why final runs cannot start, by the runs' names."""
+        best, results = self.best(finished), self._results(finished)
+        return {
+            f"{process}, seed {seed}": "no setting of the grid ended finite"
+            if all(each.is_complete for each in tried)
+            else "runs of its grid are missing"
+            for process, tried in results.items()
             for seed in self._seeds
-            if process not in tuned
-        ]
+            if process not in best
+        }
 
     def plan(self, tuned: Mapping[str, Tuned]) -> list[series.PlannedRun]:
         """Plans the final runs, which train on all examples with the best settings."""
@@ -248,7 +247,25 @@ class Tuning:
             series.plan_run(
                 series.of_process(self._with(tuned[process].settings), process, seed),
                 self._tasks,
+                seen=self._seen,
             )
             for seed in self._seeds
             for process in tuned
         ]
+
+    def expected(
+        self, finished: Sequence[series.PlannedRun]
+    ) -> list[series.PlannedRun]:
+        """Plans the final runs; those of an unknown best setting have the first."""
+        unknown = [
+            dataclasses.replace(
+                run,
+                asked=dataclasses.replace(run.asked, validation_share=None),
+                is_finished=False,
+                name=f"{process}, seed {run.asked.seed}",
+            )
+            for process, results in self._results(finished).items()
+            if not all(each.is_complete for each in results)
+            for run in self._tried[process][0][1]
+        ]
+        return [*self.plan(self.best(finished)), *unknown]

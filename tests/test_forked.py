@@ -1,0 +1,41 @@
+"""Commands in forks: who reads how they ended."""
+
+import os
+import threading
+import types
+
+from tff_reg.commands import forked
+
+
+class Process:
+    """A process as multiprocessing has it: each start reads how all others ended."""
+
+    started: list = []
+    readers: list = []
+
+    def __init__(self, **_):
+        self.sentinel, write = os.pipe()
+        os.close(write)
+
+    def start(self):
+        assert not [each.exitcode for each in self.started if each.exitcode is None]
+        self.started.append(self)
+
+    @property
+    def exitcode(self):
+        second = threading.Thread(target=forked.Fork, args=((), {}, None))
+        if not self.readers:
+            self.readers.append(second)
+            second.start()
+            second.join(0.2)  # It ends within this time if nobody stops it.
+        self.readers.append(threading.current_thread())
+        return 3 if len(self.readers) == 2 else 255  # The second finds nothing.
+
+
+def test_no_start_reads_how_a_fork_ended_while_another_thread_does(monkeypatch):
+    context = types.SimpleNamespace(Process=Process, set_forkserver_preload=print)
+    monkeypatch.setattr(forked, "_CONTEXT", context)
+    assert forked.Fork((), {}, None).wait() == 3
+    second, first, *others = Process.readers
+    second.join()
+    assert first is threading.current_thread() and {*others} <= {second}
