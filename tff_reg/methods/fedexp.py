@@ -39,7 +39,6 @@ class FedExP(method.Method):
         "Clients whose updates point in different directions, at FedAvg's cost.",
     )
     paper_settings = papers.FEDEXP
-    needs = (method.EXACT_UPLOADS,)
     server_memory = {"previous": memories.initial_weights, "rounds": memories.count}
     uploads = ("squared_norm",)
     server_step = "the clients' mean update times fedexp's factor"

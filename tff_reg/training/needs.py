@@ -23,6 +23,7 @@ class Needs:
       gradient_sum: Whether a hook reads the sum of a client's gradients.
       keys: Names of the methods that draw random numbers.
       weight: Names of the methods that read a client's weight in the mean.
+      exact: Names of the methods that need exact sums of uploads.
       activations: Names of the methods whose term reads activations or their inputs.
       references: Names of the reference models that terms read, sorted.
       measurements: For each method's name, the names of its measurements.
@@ -32,6 +33,7 @@ class Needs:
     gradient_sum: bool = False
     keys: frozenset[str] = frozenset()
     weight: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
     activations: frozenset[str] = frozenset()
     references: tuple[str, ...] = ()
     measurements: Mapping[str, Sequence[str]] = dataclasses.field(
