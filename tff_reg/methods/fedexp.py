@@ -46,7 +46,7 @@ class FedExP(method.Method):
     epsilon: float = settings.setting(
         1e-3,
         symbol="epsilon",
-        help="epsilon, added to the denominator: 0.1 for EMNIST. Infinite is FedAvg.",
+        help="epsilon, added to the denominator: 0.1 for EMNIST.",
         above=0,
     )
     decay: float = settings.setting(

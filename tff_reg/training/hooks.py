@@ -78,7 +78,7 @@ class TrialHooks(Hooks):
         self, method: method_lib.Method, hook: str, first: Any, second: Any
     ) -> None:
         """Checks that two calls of a hook returned the same numbers."""
-        if not _are_close(first, second):
+        if not are_close(first, second):
             raise contract.refuse(
                 method,
                 hook,
@@ -149,7 +149,7 @@ class TrialHooks(Hooks):
             value.hparams["learning_rate"]  # Raises the error.
 
 
-def _are_close(first: Any, second: Any) -> bool:
+def are_close(first: Any, second: Any) -> bool:
     """Whether two structures hold equal numbers, up to a GPU's rounding."""
     both = [*arrays(first)], [*arrays(second)]
     return len(both[0]) == len(both[1]) and all(map(_is_close, *both))

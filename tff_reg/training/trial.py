@@ -246,10 +246,40 @@ def _eagerly() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope()
 
 
+_PROBABILITIES = (
+    "a constant that is added to all logits of an example changes it, and of this Keras"
+    " model only probabilities are known: leave its softmax out."
+)
+
+
 class _TrialStep(local_step.LocalStep):
     """A step with a substitute for the gradient; only terms are differentiated."""
 
     _is_trial = True
+    # The terms and the loss of the last pass.
+    _found: list[Any]
+
+    def run(
+        self, batch: Any, locals_: Any, part_keys: Any, is_first: bool, loss: Any
+    ) -> Any:
+        result = super().run(batch, locals_, part_keys, is_first, loss)
+        if self.has_network and self.model.network.gives_probabilities:
+            hooks: Any = self._hooks
+            networks: Any = self.model.network, hooks.teacher.network
+            found = self._found
+            for number, network in enumerate(networks):
+                network.constant = 1.0 + number
+            super().run(batch, locals_, part_keys, False, loss)
+            for network in networks:
+                network.constant = 0.0
+            changes = "change_logits"
+            changing = [m for m in self._methods if method_lib.overrides(m, changes)]
+            blamed = [(method, "term") for method in self._with_term]
+            blamed += [*((m, changes) for m in changing), (self.rule, "gradient")][:1]
+            for one, other, where in zip(found, self._found, blamed):
+                if not hooks_lib.are_close(one, other):
+                    raise contract.refuse(*where, _PROBABILITIES)
+        return result
 
     def _differentiated(
         self,
@@ -259,6 +289,7 @@ class _TrialStep(local_step.LocalStep):
         is_whole: bool,
     ) -> list[Any]:
         weights = list(self.model.trainable_variables)
+        self._found = [*terms, of]
         for method, term in zip(self._with_term, terms):
             if not _records():
                 continue
