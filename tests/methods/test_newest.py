@@ -51,6 +51,17 @@ def test_fedbabu_trains_a_part(part):
         assert moves == (part in (name, "all"))
 
 
+def test_fedbabus_head_does_not_count_in_the_norm_that_is_clipped():
+    bodies = []
+    for own in (methods.FedBABU(), methods.Freeze()):
+        process = _process([own], max_gradient_norm=0.1)
+        weights = process.get_model_weights(_rounds(process, 1).state).trainable
+        bodies.append(weights)
+    assert len(bodies[0]) == len(bodies[1]) + 2
+    for held, frozen in zip(*bodies):
+        np.testing.assert_allclose(held, frozen, rtol=1e-5, atol=1e-6)
+
+
 def test_fedbabu_needs_a_head_that_trains():
     model_fn = adjusted.AdjustedModelFn(every_method.model_fn, freeze=["classifier"])
     with pytest.raises(ValueError, match="fedbabu.* this layer and others train"):
