@@ -60,12 +60,13 @@ def measured(
 
     @tff.tensorflow.computation(of_client.type_signature.result)
     def of_all(clients: Any):
-        return collections.OrderedDict(
-            (name, dict(norm=norm, cosine=cosine, divergence=tf.sqrt(square)))
-            for name, (norm, cosine, square) in zip(
-                groups, map(tf.unstack, tf.unstack(clients[PARTS]))
+        found: dict[str, Any] = collections.OrderedDict()
+        for index, name in enumerate(groups):
+            norm, cosine, square = tf.unstack(clients[PARTS][index])
+            found[name] = collections.OrderedDict(
+                norm=norm, cosine=cosine, divergence=tf.sqrt(square)
             )
-        )
+        return found
 
     @tff.federated_computation(*aggregator.next.type_signature.parameter)
     def next_fn(state: Any, updates: Any, weights: Any):
