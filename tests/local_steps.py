@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_reg.methods import memories, method as method_lib
+from tff_reg.models import roles
 from tff_reg.training import local_step, local_training, optimizers, trial
 
 
@@ -47,7 +48,7 @@ def gradient(
             memory=first_memory(each, "client_memory", weights),
             server_memory=first_memory(each, "server_memory", weights),
             class_counts=class_counts,
-            output_axes=[(v.shape.rank - 1,) for v in weights],
+            **roles.facts_of(model.network, weights),
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
     gradients, made = step.gradient(batch, locals_, compute_key)

@@ -99,3 +99,8 @@ def test_a_sampling_function_is_used_and_checked():
 def test_raises_on_an_impossible_cohort(sample, names, given, words):
     with pytest.raises(sampling.SamplingError, match=words):
         sample(names, given, seed=0, round_num=0)
+
+
+def test_the_mean_size_of_cohorts_is_that_of_all_that_are_not_empty():
+    # Of two clients with probability 1/2 each: {0}, {1}, {0, 1}.
+    assert sampling.mean_size(1, 2) == 4 / 3

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import methods, models
-from tff_reg.lazy import keras
+from tff_reg import methods
 
 LOGITS = tf.constant([[1.0, 2.0, 3.0], [4.0, -1.0, 1.0]], tf.float64)
 
@@ -28,12 +27,3 @@ def test_scales_logits_by_the_counts(scaling, counts, scales):
 def test_factor_1_leaves_the_logits(scaling):
     method = methods.FedRS(factor=1.0, scaling=scaling)
     assert method.change_logits(LOGITS, tf.constant([1, 0, 2])) is LOGITS
-
-
-def test_it_refuses_a_model_of_probabilities():
-    layers = [keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
-    network = models.from_keras(
-        keras.Sequential([keras.Input((4,)), *layers])
-    )().network
-    with pytest.raises(ValueError, match="leave its softmax out"):
-        methods.FedRS().check_network(network)

@@ -51,6 +51,17 @@ def test_fedbabu_trains_a_part(part):
         assert moves == (part in (name, "all"))
 
 
+def test_fedbabus_head_does_not_count_in_the_norm_that_is_clipped():
+    bodies = []
+    for own in (methods.FedBABU(), methods.Freeze()):
+        process = _process([own], max_gradient_norm=0.1)
+        weights = process.get_model_weights(_rounds(process, 1).state).trainable
+        bodies.append(weights)
+    assert len(bodies[0]) == len(bodies[1]) + 2
+    for held, frozen in zip(*bodies):
+        np.testing.assert_allclose(held, frozen, rtol=1e-5, atol=1e-6)
+
+
 def test_fedbabu_needs_a_head_that_trains():
     model_fn = adjusted.AdjustedModelFn(every_method.model_fn, freeze=["classifier"])
     with pytest.raises(ValueError, match="fedbabu.* this layer and others train"):
@@ -69,7 +80,7 @@ def test_fedproto_sends_the_means_of_the_last_epoch():
     forward = methods.method.forward_lib.ForwardPass(
         training=True, update_statistics=False
     )
-    sums, counts = np.zeros(table["sums"].shape), np.zeros(3)
+    sums, counts = np.zeros(table["means"].shape), np.zeros(3)
     for data in random_clients.clients(_COUNTS, size=every_method.SIZE):
         (own,) = data
         of_client, number = np.zeros_like(sums), np.zeros(3)
@@ -80,14 +91,15 @@ def test_fedproto_sends_the_means_of_the_last_epoch():
             np.add.at(number, y, 1)
         sums += of_client / np.maximum(number, 1)[:, None]
         counts += number > 0
-    np.testing.assert_allclose(table["sums"], sums, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(table["counts"], counts)
+    means = sums / np.maximum(counts, 1)[:, None]
+    np.testing.assert_allclose(table["means"], means, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(table["known"], counts > 0)
 
 
 def test_fedprotos_term_is_the_distance_to_the_known_means():
     table = {
-        "sums": tf.constant([[2.0, 4.0], [1.0, 1.0], [0.0, 0.0]], tf.float64),
-        "counts": tf.constant([2.0, 1.0, 0.0], tf.float64),
+        "means": tf.constant([[1.0, 2.0], [1.0, 1.0], [0.0, 0.0]], tf.float64),
+        "known": tf.constant([1.0, 1.0, 0.0], tf.float64),
     }
     step = testing.step(
         labels=[0, 1, 2], embedding=[[2.0, 2.0], [1.0, 0.0], [9.0, 9.0]]

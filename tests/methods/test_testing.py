@@ -30,6 +30,7 @@ def tutorial():
     "name",
     [
         "test_without_a_radius_it_is_fedavg",
+        "test_variates_compute_what_scaffold_does",
         # They build several processes.
         *(
             pytest.param(name, marks=pytest.mark.slow)
@@ -46,7 +47,7 @@ def test_the_tutorials_tests_pass(tutorial, name):
 
 def test_the_tutorial_names_all_its_tests(tutorial):
     found = [name for name in vars(tutorial) if name.startswith("test_")]
-    assert len(found) == 3
+    assert len(found) == 4
 
 
 @dataclasses.dataclass(frozen=True)

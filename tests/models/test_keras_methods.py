@@ -1,10 +1,14 @@
 """Every method trains a Keras model, or says in a sentence what it lacks."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import local_steps
 from tests.models import keras_zoo
+from tests.training import every_method
 from tff_reg import data, experiment, models, runtime, training
 from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import keras
@@ -125,3 +129,66 @@ def test_a_method_trains_it_or_says_what_it_lacks(network, name):
     start = models.initial_weights(model_fn).trainable
     assert all(np.all(np.isfinite(w)) for w in weights)
     assert any(not np.array_equal(a, b) for a, b in zip(start, weights))
+
+
+@functools.cache
+def _model_fn(ends_in_softmax):
+    """A small network of three blocks."""
+    L = keras.layers
+    keras.utils.set_random_seed(3)
+    layers = [
+        L.Conv2D(4, 3, activation="relu", name="first"),
+        *(L.Flatten(), L.Dense(5, activation="relu", name="second"), L.Dense(4)),
+        *[L.Softmax()] * ends_in_softmax,
+    ]
+    model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
+    return models.from_keras(model, blocks=["first", "second"])
+
+
+def _moved(model, seed):
+    """Away from the initial weights, in each model by itself."""
+    rng = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        variable.assign_add(0.1 * rng.normal(size=variable.shape))
+    return model
+
+
+def _step(own, ends_in_softmax, needs):
+    """The gradient and the measurements of a step, as one array."""
+    rng = np.random.default_rng(0)
+    batch = dict(
+        x=tf.constant(rng.normal(size=(6, 6, 6, 1)), tf.float32),
+        y=tf.constant([0, 1, 0, 0, 1, 0]),
+    )
+    references = {
+        name: _moved(_model_fn(ends_in_softmax)(), seed)
+        for seed, name in enumerate(needs.references)
+    }
+    gradient, _, measured = local_steps.gradient(
+        *(_moved(_model_fn(ends_in_softmax)(), 9), [own], batch),
+        start=[
+            tf.identity(w) for w in _model_fn(ends_in_softmax)().trainable_variables
+        ],
+        references=references,
+        needs=needs,
+    )
+    return np.concatenate([np.ravel(x) for x in (*gradient, *measured.values())])
+
+
+@pytest.mark.parametrize(
+    "name, strengths",
+    [*every_method.variants(), ("fedrcl", {"fedrcl_levels": (1, 3)})],
+    ids=every_method.variant_id,
+)
+def test_a_softmax_at_the_end_trains_the_same_or_is_refused(name, strengths):
+    own = every_method.of_variant(name, strengths)
+    try:
+        needs = local_steps.find_needs(_model_fn(False)(), [own])
+    except (ValueError, TypeError):
+        return  # Of what any Keras model lacks, above.
+    logits, probabilities = (_step(own, ends, needs) for ends in (False, True))
+    if np.allclose(logits, probabilities, rtol=1e-3, atol=1e-4):
+        local_steps.find_needs(_model_fn(True)(), [own])
+    else:
+        with pytest.raises(ValueError, match=f"{name}.*probabilities"):
+            local_steps.find_needs(_model_fn(True)(), [own])

@@ -26,6 +26,31 @@ REGULARIZERS = [
 WITH_TERM = [n for n in REGULARIZERS if method.overrides(CLASSES[n], "term")]
 
 
+def variants():
+    """(name, strengths) pairs: every method, and each of its choices by itself."""
+    for name in NAMES:
+        yield name, {}
+        for each in catalogue.strengths(name):
+            choices = (False, True) if each.setting.type is bool else ()
+            for choice in each.setting.choices or choices:
+                if choice != each.setting.default:
+                    yield name, {each.flag: choice}
+
+
+def of_variant(name, strengths):
+    """The method of a variant."""
+    return catalogue.find(name)(
+        **{flag.removeprefix(f"{name}_"): v for flag, v in strengths.items()}
+    )
+
+
+def variant_id(value):
+    """A variant's method or strengths in the name of a test."""
+    if isinstance(value, dict):
+        return ",".join(f"{flag}={v}" for flag, v in value.items()) or "default"
+    return value
+
+
 def sum_of(names):
     """Those of the methods that go together, the first first."""
     chosen = []

@@ -16,11 +16,6 @@ from tff_reg.experiment.rounds import progress
 # Every kind of state, broadcast and client; `--slow` runs the others too.
 _ONE_OF_A_KIND = ("fedgkd",)
 _NATIVE = ("scaffold+fedsam+man+fedavgm",)
-# What makes the methods without a term FedAvg, and what does not.
-_NEUTRAL = {
-    "mixup": ("mixup_concentration", 0.0, 0.1),
-    "stochdepth": ("stochdepth_survival_probability", 1, 0.3),
-}
 
 
 def _all_but(names, chosen):
@@ -100,25 +95,6 @@ def test_a_round_is_the_same_in_parallel_and_in_tffs_own_runtime(contexts, name)
     comparison.assert_equal(two, ours)
     comparison.assert_same(native, ours, rtol=1e-4, atol=1e-5)
     comparison.assert_same(perturbed, ours, rtol=3e-5, atol=3e-6)
-
-
-@pytest.mark.parametrize(
-    "name", _all_but(["mixup+stochdepth", *_NEUTRAL], ["mixup+stochdepth"])
-)
-def test_methods_without_a_term_have_a_neutral_setting(contexts, name):
-    settings = [_NEUTRAL[each] for each in name.split("+")]
-    clients = every_method.clients()
-
-    def run(chosen):
-        strengths = {setting: values[chosen] for setting, *values in settings}
-        return every_method.run(every_method.build(name, **strengths), clients, 2)[1]
-
-    with contexts("in_process"):
-        _, plain = every_method.run(every_method.build("fedavg"), clients, 2)
-        for a, b in zip(run(0), plain):
-            np.testing.assert_array_equal(a, b)
-        changed = run(1)
-    assert any(not np.array_equal(a, b) for a, b in zip(changed, plain))
 
 
 # Without --slow, the numbers of both forms are compared below.

@@ -32,6 +32,19 @@ def test_drift_follows_from_means(in_process):
         assert found["divergence"] == pytest.approx(divergence, rel=1e-5)
 
 
+def test_a_small_divergence_does_not_cancel(in_process):
+    rng = np.random.default_rng(0)
+    mean, apart = (rng.normal(size=1000).astype(np.float32) for _ in range(2))
+    apart *= np.float32(1e-4 * np.linalg.norm(mean) / np.linalg.norm(apart))
+    kind = tff.types.to_type([(np.float32, [1000])])
+    aggregator = tff.aggregators.MeanFactory().create(kind, tff.TensorType(np.float32))
+    process = update_drift.measured(aggregator, kind, {"all": [0]})
+    updates = [[mean + apart], [mean - apart]]
+    output = process.next(process.initialize(), updates, [1.0, 1.0])
+    found = output.measurements["drift"]["all"]
+    assert found["divergence"] == pytest.approx(1e-4, rel=1e-2)
+
+
 def test_a_run_is_the_same_with_it_and_has_columns_for_blocks(tmp_path):
     given = dict(process="scaffold", total_rounds=2, metrics={}, sample_fn=None)
     folders = [tmp_path / "plain", tmp_path / "measured"]

@@ -49,7 +49,8 @@ class FedACG(method.Method):
     strength: float = settings.setting(
         1e-3,
         symbol="beta'",
-        help="beta', factor of the squared distance. FedAvg if lambda is 0, too.",
+        help="beta', factor of the squared distance. 0 is FedAvg if lambda is 0 and"
+        " epoch_decay is 1.",
         minimum=0,
     )
     momentum: float = settings.setting(

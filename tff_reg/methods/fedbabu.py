@@ -54,9 +54,22 @@ class FedBABU(method.Method):
     def when_finetuned(self) -> Mapping[str, Any]:  # pyright: ignore
         return {"part": self.finetuned}
 
+    def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
+        # What is held does not count in the norm that is clipped.
+        return self._trained(local, gradient, [tf.zeros_like(g) for g in gradient])
+
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
+        decay = local.hparams.get("weight_decay", 0.0)
+        # Weight decay, which comes next, then adds up to 0 exactly.
+        held = [-tf.cast(decay, w.dtype) * w for w in local.weights]
+        return self._trained(local, gradient, held)
+
+    def _trained(
+        self, local: method.Local, gradient: method.Tensors, held: method.Tensors
+    ) -> method.Tensors:
+        """Returns the gradient with other values for the weights that are held."""
         if self.part == "all":
             return gradient
         if {*local.in_head} != {True, False}:
@@ -64,9 +77,7 @@ class FedBABU(method.Method):
                 "it needs a network that shows its last layer, and of which this layer"
                 " and others train (see freeze and train)."
             )
-        decay = local.hparams.get("weight_decay", 0.0)
         return [
-            # Weight decay, which comes next, then adds up to 0 exactly.
-            g if is_head == (self.part == "head") else -tf.cast(decay, w.dtype) * w
-            for g, is_head, w in zip(gradient, local.in_head, local.weights)
+            g if is_head == (self.part == "head") else other
+            for g, is_head, other in zip(gradient, local.in_head, held)
         ]

@@ -52,7 +52,6 @@ class FedCM(method.Method):
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
     exclusive = (method.DRIFT,)
-    needs = (method.EXACT_UPLOADS,)
     server_memory = {"direction": memories.sent(memories.zeros)}
     uploads = ("direction",)
     if_adaptive = (

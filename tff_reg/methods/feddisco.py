@@ -45,7 +45,7 @@ class FedDisco(method.Method):
     offset: float = settings.setting(
         0.1,
         symbol="b",
-        help="b, added to all weights. FedAvg if a is 0, too.",
+        help="b, added to all weights. 0 is FedAvg if a is 0.",
         minimum=0,
     )
     difference: str = settings.setting(

@@ -39,7 +39,6 @@ class FedExP(method.Method):
         "Clients whose updates point in different directions, at FedAvg's cost.",
     )
     paper_settings = papers.FEDEXP
-    needs = (method.EXACT_UPLOADS,)
     server_memory = {"previous": memories.initial_weights, "rounds": memories.count}
     uploads = ("squared_norm",)
     server_step = "the clients' mean update times fedexp's factor"
@@ -47,7 +46,7 @@ class FedExP(method.Method):
     epsilon: float = settings.setting(
         1e-3,
         symbol="epsilon",
-        help="epsilon, added to the denominator: 0.1 for EMNIST. Infinite is FedAvg.",
+        help="epsilon, added to the denominator: 0.1 for EMNIST.",
         above=0,
     )
     decay: float = settings.setting(

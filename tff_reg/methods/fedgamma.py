@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tff_reg import settings
 from tff_reg.methods import cards, fedsam, method, scaffold
 
 
@@ -35,3 +36,10 @@ class FedGAMMA(fedsam.FedSAM, scaffold.SCAFFOLD):
         cards.BY_HAND,
     )
     exclusive = (method.DRIFT,)
+
+    radius: float = settings.setting(
+        0.05,
+        symbol="rho",
+        help="rho, the radius of the perturbation. 0 is SCAFFOLD.",
+        minimum=0,
+    )

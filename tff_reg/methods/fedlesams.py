@@ -35,6 +35,12 @@ class FedLESAMS(fedlesam.FedLESAM, scaffold.SCAFFOLD):
     required_settings = scaffold.SCAFFOLD.required_settings
     exclusive = (method.DRIFT,)
 
+    radius: float = settings.setting(
+        0.1,
+        symbol="rho",
+        help="rho, the radius of the perturbation. 0 leaves it out.",
+        minimum=0,
+    )
     strength: float = settings.setting(
         0.1,
         symbol="lambda",

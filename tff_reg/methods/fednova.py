@@ -51,7 +51,6 @@ class FedNova(method.Method):
     paper_settings = papers.FEDNOVA
     exclusive = (method.DRIFT, method.FIRST_STATE)
     if_adaptive = "counts steps, whose lengths are not equal: its a_i are for SGD"
-    needs = (method.EXACT_UPLOADS,)
     uploads = ("steps",)
     server_step = "the clients' mean step times fednova's mean number of them"
 

@@ -81,6 +81,6 @@ class FedNTD(method.Method):
         if self.squared_temperature:
             value *= self.temperature**2
         weighted = self.strength * value
-        if self.cross_entropy != 1.0:
+        if self.strength and self.cross_entropy != 1.0:
             weighted += (self.cross_entropy - 1.0) * step.task_loss
         return method.Term(raw=value, weighted=weighted)

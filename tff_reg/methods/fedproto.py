@@ -44,7 +44,7 @@ class FedProto(method.Method):
         cards.BY_HAND,
     )
     paper_settings = papers.MAN
-    needs = (method.ONE_LABEL, method.EXACT_UPLOADS)
+    needs = (method.ONE_LABEL,)
     uploads = ("table",)
 
     strength: float = settings.setting(
@@ -56,14 +56,13 @@ class FedProto(method.Method):
 
     @property
     def server_memory(self) -> method.Declarations:  # pyright: ignore
-        return {"table": memories.sent(_no_sums)}
+        return {"table": memories.sent(lambda weights: _table(**_no_sums(weights)))}
 
     def term(self, step: method.Step) -> method.Term:
         table, labels = step.local.server_memory["table"], step.labels
         found = step.outputs.embedding
-        means = tf.math.divide_no_nan(table["sums"], table["counts"][:, tf.newaxis])
-        is_known = tf.gather(tf.minimum(table["counts"], 1), labels)
-        squares = tf.math.squared_difference(found, tf.gather(means, labels))
+        is_known = tf.gather(table["known"], labels)
+        squares = tf.math.squared_difference(found, tf.gather(table["means"], labels))
         distance = tf.reduce_mean(is_known[:, tf.newaxis] * squares)
         constant = tf.stop_gradient(found)
         return method.Term(
@@ -71,10 +70,10 @@ class FedProto(method.Method):
             self.strength * distance,
             kept={
                 "sums": tf.math.unsorted_segment_sum(
-                    constant, labels, table["sums"].shape[0]
+                    constant, labels, table["known"].shape[0]
                 ),
                 "counts": tf.math.unsorted_segment_sum(
-                    tf.ones_like(constant[:, 0]), labels, table["sums"].shape[0]
+                    tf.ones_like(constant[:, 0]), labels, table["known"].shape[0]
                 ),
             },
         )
@@ -89,17 +88,21 @@ class FedProto(method.Method):
         return {name: one(local.state[name], local.kept[name]) for name in local.state}
 
     def finish(self, local: method.Local) -> method.Finished:
-        sums, counts = local.state["sums"], local.state["counts"]
-        means = tf.math.divide_no_nan(sums, counts[:, tf.newaxis])
-        table = {"sums": means, "counts": tf.minimum(counts, 1)}
-        return method.Finished(upload={"table": table})
+        return method.Finished(upload={"table": _table(**local.state)})
 
     def update_memory(self, server: method.Server) -> method.Memory:
-        return {"table": dict(server.uploads["table"])}
+        uploads = server.uploads["table"]
+        return {"table": _table(uploads["means"], uploads["known"])}
+
+
+def _table(sums: Any, counts: Any) -> dict[str, Any]:
+    """Returns the means of classes, and 1 for those that have one, else 0."""
+    means = tf.math.divide_no_nan(sums, counts[:, tf.newaxis])
+    return {"means": means, "known": tf.minimum(counts, 1)}
 
 
 def _no_sums(weights: Sequence[Any]) -> dict[str, Any]:
-    """Returns an empty table, whose sizes are those of the classifier's kernel."""
+    """Returns empty sums, whose sizes are those of the classifier's kernel."""
     kernels = [w for w in weights if len(w.shape) == 2]
     if not kernels:
         raise contract.NeedError("it needs a linear classifier as the last layer.")

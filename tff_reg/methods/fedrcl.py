@@ -53,7 +53,8 @@ class FedRCL(method.Method):
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of both parts together; 1 in the paper. 0 is FedAvg.",
+        help="Factor of both parts together; 1 in the paper. 0 is FedAvg if"
+        " epoch_decay is 1.",
         minimum=0,
     )
     contrast: float = settings.setting(

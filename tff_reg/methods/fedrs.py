@@ -60,13 +60,6 @@ class FedRS(method.Method):
         choices=("binary", "frequency"),
     )
 
-    def check_network(self, network: method.BlockModel) -> None:
-        if network.gives_probabilities:
-            raise ValueError(
-                "fedrs scales logits, and this Keras model returns probabilities: leave"
-                " its softmax out."
-            )
-
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
         if self.factor == 1:
             return logits

@@ -51,8 +51,8 @@ class FedVLS(method.Method):
     strength: float = settings.setting(
         1.0,
         help=(
-            "Factor of distillation and suppression together; 1 in the paper. 0 without"
-            " the prior is FedAvg."
+            "Factor of distillation and suppression together; 1 in the paper. 0 is"
+            " FedAvg if prior is false."
         ),
         minimum=0,
     )

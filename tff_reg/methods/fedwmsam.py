@@ -62,6 +62,13 @@ class FedWMSAM(fedcm.FedCM):
     client_memory = {"c": memories.zeros}
     uploads = ("direction", "c", "alignment")
 
+    share: float = settings.setting(
+        0.1,
+        symbol="alpha",
+        help="alpha, the weight of the client's own gradient in the first round.",
+        above=0,
+        below=1,
+    )
     radius: float = settings.setting(
         0.1,
         symbol="rho",

@@ -89,9 +89,8 @@ class Method:
         DRIFT, SERVER, FEATURES, CLASSIFIER, RATE, FIRST_STATE. Roles that follow from
         overridden hooks need not be listed.
       needs: Needs that no hook shows: ONE_LABEL, UNIFORM_WEIGHTING (which requires the
-        setting), EXACT_UPLOADS (for
-        a method that clipped or noisy uploads would break, for example because
-        `update_memory` divides by one).
+        setting), EXACT_UPLOADS (for a method that clipped or noisy uploads would break;
+        a trial finds those whose server divides by an upload).
       client_memory: The client's memories: by name, a function from the initial
         trainable weights to the first value; see `tff_reg.methods.memories`.
       server_memory: The server's memories, in the same form; clients get `sent` ones.

@@ -45,10 +45,7 @@ class Mixup(method.Method):
     concentration: float = settings.setting(
         0.1,
         symbol="gamma",
-        help=(
-            "gamma, the concentration of the Beta distribution. 0 mixes nothing and "
-            "is FedAvg."
-        ),
+        help=("gamma, the concentration of the Beta distribution. 0 is FedAvg."),
         minimum=0,
     )
 

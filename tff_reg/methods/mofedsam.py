@@ -36,6 +36,13 @@ class MoFedSAM(fedsam.FedSAM, fedcm.FedCM):
     exclusive = (method.DRIFT,)
     _norm_epsilon = 1e-7
 
+    share: float = settings.setting(
+        0.1,
+        symbol="alpha",
+        help="alpha, the weight of the client's own gradient. 1 is FedSAM.",
+        above=0,
+        maximum=1,
+    )
     radius: float = settings.setting(
         0.1,
         symbol="rho",

@@ -221,10 +221,11 @@ class Local:
 
     @property
     def taken(self) -> Tensors:
-        """The round's learning rate times the sum of the gradients that were used.
+        """The learning rate times the sum of the *corrected* gradients of the round.
 
-        One tensor per weight; divided by `step_size` it estimates the mean gradient.
-        Only at the end of training.
+        One tensor per weight; divided by `step_size` it estimates their mean, that of
+        the loss's gradients plus what the methods' corrections added. Only at the end
+        of training.
         """
         if self.scaled_gradient_sum is not None:
             return self.scaled_gradient_sum

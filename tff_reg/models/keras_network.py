@@ -196,15 +196,19 @@ class KerasClassifier(block_model.Classifier, KerasBlock):
         return self._network[0].run_part(self._part[0].model, x, forward)
 
     def classify(self, embedding, forward: ForwardPass):
-        gives_probabilities = self._network[0].gives_probabilities
-        if self.head is None:
-            return _log(embedding) if gives_probabilities else embedding
-        logits = self.head(embedding, forward)
-        return tf.nn.log_softmax(logits) if gives_probabilities else logits
+        network = self._network[0]
+        if self.head is not None:
+            logits = self.head(embedding, forward)
+            is_known = not network.gives_probabilities
+            return logits if is_known else network.shifted(tf.nn.log_softmax(logits))
+        return network.logits_of(embedding)
 
 
 class KerasNetwork(block_model.BlockModel):
     """A `BlockModel` that calls a Keras model with this package's variables."""
+
+    # Probabilities say logits up to a constant, which a trial changes.
+    constant = 0.0
 
     def __init__(self, plan: Plan, in_place: bool = False):
         self._plan = plan
@@ -347,7 +351,7 @@ class KerasNetwork(block_model.BlockModel):
             recorded = keras_activations.Activations(call, plan.head, is_whole=True)
             before = [keras_activations.before(call, output) for output in ended]
         if plan.head is None:
-            logits = _log(call.output) if plan.gives_probabilities else call.output
+            logits = self.logits_of(call.output)
             return WholeOutputs(call.output, logits, recorded, [*ended, logits], before)
         embedding = keras_calls.input_of(plan.head, call)
         logits = self.blocks[-1].classify(embedding, forward)
@@ -359,6 +363,18 @@ class KerasNetwork(block_model.BlockModel):
             preactivations=before,
             gives_probabilities=plan.gives_probabilities,
         )
+
+    def logits_of(self, output: Any) -> Any:
+        """Returns the logits of the model's output."""
+        gives_probabilities = self._plan.gives_probabilities
+        return self.shifted(_log(output)) if gives_probabilities else output
+
+    def shifted(self, logits: Any) -> Any:
+        """Adds `constant` times an example's number, from 1, to all of its logits."""
+        if not self.constant:
+            return logits
+        numbers = tf.range(1, tf.shape(logits)[0] + 1)
+        return logits + self.constant * tf.cast(numbers, logits.dtype)[:, tf.newaxis]
 
     def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:
         """Runs a part of the model; the whole model only up to its head's input."""

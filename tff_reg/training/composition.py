@@ -191,7 +191,6 @@ def _compose(
     """Composes the process of a described model and its methods."""
     training, weights_type = description.training, description.weights_type
     # It refuses what does not fit before the clients' work is traced, for seconds.
-    exact = method_lib.EXACT_UPLOADS
     # Other aggregators than the mean take weights in float32 alone.
     weight_dtype = np.float32
     weighs = [m.name for m in training.methods if method_lib.overrides(m, "weigh")]
@@ -201,7 +200,7 @@ def _compose(
         model_aggregator,
         description.update_type,
         has_statistics=description.has_statistics,
-        needing_exact=[m.name for m in training.methods if exact in m.needs],
+        needing_exact=sorted(description.needs.exact),
         weighing=weighs,
         weight_dtype=weight_dtype,
     )

@@ -67,7 +67,7 @@ class TrialHooks(Hooks):
             self._take_back(method, hook, before)
         first, second = results
         self.check_same(method, hook, first, second)
-        is_finite = all(np.isfinite(each).all() for each in _arrays(second))
+        is_finite = all(np.isfinite(each).all() for each in arrays(second))
         if hook in _OF_GRADIENTS and not is_finite:
             raise contract.refuse(method, hook, "it gives numbers that are not finite.")
         if hook == "finish" and isinstance(second, method_lib.Finished):
@@ -78,7 +78,7 @@ class TrialHooks(Hooks):
         self, method: method_lib.Method, hook: str, first: Any, second: Any
     ) -> None:
         """Checks that two calls of a hook returned the same numbers."""
-        if not _are_close(first, second):
+        if not are_close(first, second):
             raise contract.refuse(
                 method,
                 hook,
@@ -149,10 +149,10 @@ class TrialHooks(Hooks):
             value.hparams["learning_rate"]  # Raises the error.
 
 
-def _are_close(first: Any, second: Any) -> bool:
+def are_close(first: Any, second: Any) -> bool:
     """Whether two structures hold equal numbers, up to a GPU's rounding."""
-    arrays = [*_arrays(first)], [*_arrays(second)]
-    return len(arrays[0]) == len(arrays[1]) and all(map(_is_close, *arrays))
+    both = [*arrays(first)], [*arrays(second)]
+    return len(both[0]) == len(both[1]) and all(map(_is_close, *both))
 
 
 def _is_close(one: Any, other: Any) -> bool:
@@ -164,7 +164,7 @@ def _is_close(one: Any, other: Any) -> bool:
     return bool((near | (np.isnan(one) & np.isnan(other))).all())
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def arrays(value: Any) -> Iterator[Any]:
     """Yields the tensors in a hook's result or argument as arrays."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
@@ -172,7 +172,7 @@ def _arrays(value: Any) -> Iterator[Any]:
         value = [*value.values()]
     if contract.is_a(value, (list, tuple)):
         for each in value:
-            yield from _arrays(each)
+            yield from arrays(each)
     elif hasattr(value, "numpy"):
         yield value.numpy()
     elif contract.is_a(value, (bool, int, float, np.ndarray)):

@@ -23,6 +23,7 @@ class Needs:
       gradient_sum: Whether a hook reads the sum of a client's gradients.
       keys: Names of the methods that draw random numbers.
       weight: Names of the methods that read a client's weight in the mean.
+      exact: Names of the methods that need exact sums of uploads.
       activations: Names of the methods whose term reads activations or their inputs.
       references: Names of the reference models that terms read, sorted.
       measurements: For each method's name, the names of its measurements.
@@ -32,6 +33,7 @@ class Needs:
     gradient_sum: bool = False
     keys: frozenset[str] = frozenset()
     weight: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
     activations: frozenset[str] = frozenset()
     references: tuple[str, ...] = ()
     measurements: Mapping[str, Sequence[str]] = dataclasses.field(
@@ -83,10 +85,10 @@ def reference_names(
 
 
 def class_counts(model: Any) -> Optional[tf.Tensor]:
-    """Returns counts of 1 per class, int32 [classes]; None if there are no classes."""
+    """Returns 3, 1, 0, 0, ..., int32 [classes]; None if there are no classes."""
     if not checks.has_network(model) or model.network.num_classes is None:
         return None
-    return tf.ones([model.network.num_classes], tf.int32)
+    return tf.maximum(3 - 2 * tf.range(model.network.num_classes), 0)
 
 
 def random_batch(input_spec: Any, num_classes: Optional[int]) -> Any:

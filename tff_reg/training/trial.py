@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from tff_reg.lazy import tff
+from tff_reg.lazy import np, tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
@@ -26,6 +27,9 @@ from tff_reg.training import (
     server_hooks,
     weighing,
 )
+
+# Largest relative difference of the same sums, taken in another order.
+_ROUNDING = 1e-6
 
 
 class Outcome(NamedTuple):
@@ -48,7 +52,8 @@ def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> 
         return Outcome(needs_lib.Needs(), None, {})
     trial = _Trial(model_fn, training)
     trial.run_server()
-    return Outcome(trial.needs, trial.output, trial.said)
+    needs = dataclasses.replace(trial.needs, exact=trial.needing_exact())
+    return Outcome(needs, trial.output, trial.said)
 
 
 class _Trial:
@@ -115,6 +120,8 @@ class _Trial:
             batch = needs_lib.random_batch(model.input_spec, classes)
         key = tf.constant([1, 2], tf.int64)
         progress = trial.step(visit, progress, batch, lambda: key)
+        # Whole clients tell their size before they train.
+        progress = progress._replace(weighed=progress.num_examples)
         return trial.finish(visit, progress)
 
     def run_server(self) -> None:
@@ -126,17 +133,46 @@ class _Trial:
                     hook, methods, self._server, before, self._hooks
                 )
             self._weigh()
-            update = self.output.result.update
-            update = getattr(update, "trainable", update)
-            *_, self.said = server_hooks.after_round(
-                self._training,
-                self._server,
-                before,
-                [w - u for w, u in zip(before, update)],
-                [-u for u in update],
-                self.output.uploads,
-                tf.constant(1),
-                self._hooks,
+            *_, self.said = self._after_round(self.output.uploads, self._hooks)
+
+    def _after_round(self, uploads: Mapping[str, Any], hooks: hooks_lib.Hooks) -> Any:
+        update, before = self.output.result.update, self._weights
+        update = getattr(update, "trainable", update)
+        return server_hooks.after_round(
+            self._training,
+            self._server,
+            before,
+            [w - u for w, u in zip(before, update)],
+            [-u for u in update],
+            uploads,
+            tf.constant(1),
+            hooks,
+        )
+
+    def needing_exact(self) -> frozenset[str]:
+        """Returns the methods that need exact sums of uploads: a quotient does."""
+        return frozenset(
+            m.name
+            for m in self._training.methods
+            if method_lib.EXACT_UPLOADS in m.needs or not self._only_adds(m)
+        )
+
+    def _only_adds(self, method: method_lib.Method) -> bool:
+        """Whether twice a method's uploads have twice their effect at the server."""
+
+        def after(number: int) -> list[Any]:
+            def times(value: Any) -> Any:
+                return tf.cast(number, value.dtype) * value
+
+            uploads = dict(self.output.uploads)
+            for key in [f"{method.name}/{name}" for name in method.uploads]:
+                uploads[key] = tf.nest.map_structure(times, uploads[key])
+            return [*hooks_lib.arrays(self._after_round(uploads, hooks_lib.PLAIN)[:2])]
+
+        with _eagerly():
+            return not method.uploads or all(
+                np.all(np.abs(none + two - 2 * one) <= _ROUNDING * np.max(np.abs(one)))
+                for none, one, two in zip(*map(after, range(3)))
             )
 
     def _weigh(self) -> None:
@@ -205,10 +241,40 @@ def _eagerly() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope()
 
 
+_PROBABILITIES = (
+    "a constant that is added to all logits of an example changes it, and of this Keras"
+    " model only probabilities are known: leave its softmax out."
+)
+
+
 class _TrialStep(local_step.LocalStep):
     """A step with a substitute for the gradient; only terms are differentiated."""
 
     _is_trial = True
+    # The terms and the loss of the last pass.
+    _found: list[Any]
+
+    def run(
+        self, batch: Any, locals_: Any, part_keys: Any, is_first: bool, loss: Any
+    ) -> Any:
+        result = super().run(batch, locals_, part_keys, is_first, loss)
+        if self.has_network and self.model.network.gives_probabilities:
+            hooks: Any = self._hooks
+            networks: Any = self.model.network, hooks.teacher.network
+            found = self._found
+            for number, network in enumerate(networks):
+                network.constant = 1.0 + number
+            super().run(batch, locals_, part_keys, False, loss)
+            for network in networks:
+                network.constant = 0.0
+            changes = "change_logits"
+            changing = [m for m in self._methods if method_lib.overrides(m, changes)]
+            blamed = [(method, "term") for method in self._with_term]
+            blamed += [*((m, changes) for m in changing), (self.rule, "gradient")][:1]
+            for one, other, where in zip(found, self._found, blamed):
+                if not hooks_lib.are_close(one, other):
+                    raise contract.refuse(*where, _PROBABILITIES)
+        return result
 
     def _differentiated(
         self,
@@ -218,6 +284,7 @@ class _TrialStep(local_step.LocalStep):
         is_whole: bool,
     ) -> list[Any]:
         weights = list(self.model.trainable_variables)
+        self._found = [*terms, of]
         for method, term in zip(self._with_term, terms):
             if not _records():
                 continue

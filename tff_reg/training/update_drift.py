@@ -2,8 +2,7 @@
 
 Of the updates u_i that are averaged with the weights p_i to their mean m: the norm
 sum_i p_i |u_i|, the cosine sum_i p_i <u_i, m> / (|u_i| |m|), and the divergence
-sqrt(sum_i p_i |u_i - m|^2) / |m|. All follow from means over the clients: no update is
-kept.
+sqrt(sum_i p_i |u_i - m|^2) / |m|. Clients get m and send their own parts.
 """
 
 from __future__ import annotations
@@ -42,39 +41,39 @@ def measured(
         flat = [tf.reshape(each, [-1]) for each in weights]
         return [tf.concat([flat[i] for i in own], axis=0) for own in groups.values()]
 
-    @tff.tensorflow.computation(update_type)
-    def of_client(update: Any):
-        vectors = vectors_of(update)
-        norms = tf.stack([tf.norm(each) for each in vectors])
-        units = [
-            tf.math.divide_no_nan(*pair) for pair in zip(vectors, tf.unstack(norms))
-        ]
-        # One tensor: a mean costs by tensors, not by numbers.
-        parts = tf.concat([norms, norms**2, *units], axis=0)
-        return collections.OrderedDict([(PARTS, parts)])
+    parts_type = tff.types.to_type(collections.OrderedDict([(PARTS, update_type)]))
 
-    @tff.tensorflow.computation(update_type, of_client.type_signature.result)
-    def of_all(mean: Any, clients: Any):
+    @tff.tensorflow.computation(update_type)
+    def as_part(mean: Any):
+        return collections.OrderedDict([(PARTS, mean)])
+
+    @tff.tensorflow.computation(update_type, parts_type)
+    def of_client(update: Any, received: Any):
+        parts: list[Any] = []
+        for own, mean in zip(*map(vectors_of, (update, received[PARTS]))):
+            norm, length = tf.norm(own), tf.norm(mean)
+            cosine = tf.math.divide_no_nan(tf.reduce_sum(own * mean), norm * length)
+            apart = tf.math.divide_no_nan(tf.norm(own - mean), length)
+            parts.append(tf.stack([norm, cosine, apart**2]))
+        # One tensor: a mean costs by tensors, not by numbers.
+        return collections.OrderedDict([(PARTS, tf.stack(parts))])
+
+    @tff.tensorflow.computation(of_client.type_signature.result)
+    def of_all(clients: Any):
         found: dict[str, Any] = collections.OrderedDict()
-        vectors, count = vectors_of(mean), len(groups)
-        sizes = [count, count, *(each.shape[0] for each in vectors)]
-        norms, squares, *units = tf.split(clients[PARTS], sizes)
-        for index, (name, vector) in enumerate(zip(groups, vectors)):
-            length = tf.norm(vector)
-            inner = tf.reduce_sum(units[index] * vector)
-            variance = tf.maximum(squares[index] - length**2, 0.0)
+        for index, name in enumerate(groups):
+            norm, cosine, square = tf.unstack(clients[PARTS][index])
             found[name] = collections.OrderedDict(
-                norm=norms[index],
-                cosine=tf.math.divide_no_nan(inner, length),
-                divergence=tf.math.divide_no_nan(tf.sqrt(variance), length),
+                norm=norm, cosine=cosine, divergence=tf.sqrt(square)
             )
         return found
 
     @tff.federated_computation(*aggregator.next.type_signature.parameter)
     def next_fn(state: Any, updates: Any, weights: Any):
         output = aggregator.next(state, updates, weights)
-        clients = tff.federated_mean(tff.federated_map(of_client, updates), weights)
-        drift = tff.federated_map(of_all, (output.result, clients))
+        mean = tff.federated_broadcast(tff.federated_map(as_part, output.result))
+        parts = tff.federated_map(of_client, (updates, mean))
+        drift = tff.federated_map(of_all, tff.federated_mean(parts, weights))
         measurements = tff.federated_zip(collections.OrderedDict(drift=drift))
         return tff.templates.MeasuredProcessOutput(
             output.state, output.result, measurements

@@ -1,4 +1,7 @@
-"""Variates: a client's gradients are corrected by the clients' mean gradient."""
+"""Variates: a client's gradients are corrected by the clients' mean gradient.
+
+On equally large clients that weigh alike it computes what `scaffold` does.
+"""
 
 import dataclasses
 
@@ -21,9 +24,11 @@ class Variates(methods.Method):
         return [g - o + c for g, o, c in zip(gradient, own, common)]
 
     def finish(self, local):
-        """The client's mean gradient of this round."""
-        new = [taken / local.step_size for taken in local.taken]
-        change = [n - o for n, o in zip(new, local.memory["own"])]
+        """The client's mean gradient of this round, without the correction."""
+        own, common = local.memory["own"], local.server_memory["common"]
+        corrected = [taken / local.step_size for taken in local.taken]
+        new = [g + o - c for g, o, c in zip(corrected, own, common)]
+        change = [n - o for n, o in zip(new, own)]
         return methods.Finished(memory={"own": new}, upload={"change": change})
 
     def update_memory(self, server):
