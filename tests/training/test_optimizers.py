@@ -156,3 +156,29 @@ def test_a_kept_optimizer_goes_on_as_if_there_were_one_round(kind):
     for a, b, c in zip(one, three, anew):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
         assert not np.allclose(a, c, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "adagrad", "rmsprop"])
+def test_client_optimizers_step_by_the_formulas_of_the_docs(kind):
+    rate, epsilon, decay, beta1 = 0.1, 1e-7, 0.01 if kind == "adamw" else 0.0, 0.9
+    beta2 = 0.9 if kind == "rmsprop" else 0.999
+    given = training.ProcessSettings.of(
+        "fedavg", client_optimizer=kind, client_learning_rate=rate
+    )
+    optimizer = optimizers.of_clients(given)
+    weights = (tf.constant([0.5, -1.0], tf.float64),)
+    expected, m, v = weights[0].numpy(), 0.0, 0.1 if kind == "adagrad" else 0.0
+    state = optimizer.initialize((tf.TensorSpec([2], tf.float64),))
+    for k, g in enumerate(np.array([[1e-4, 2.0], [-3e-4, 1.0]]), 1):
+        state, weights = optimizer.next(state, weights, (tf.constant(g),))
+        if kind == "adagrad":
+            v = v + g**2
+            step = g / np.sqrt(v + epsilon)
+        else:
+            v = beta2 * v + (1 - beta2) * g**2
+            m = beta1 * m + (1 - beta1) * g
+            scale = np.sqrt(1 - beta2**k) / (1 - beta1**k)
+            top = g if kind == "rmsprop" else scale * m
+            step = top / (np.sqrt(v) + epsilon)
+        expected = expected - rate * (step + decay * expected)
+    np.testing.assert_allclose(weights[0], expected, rtol=1e-6)
