@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.tasks.recipes import paper_tables, variants
+from tff_reg.tasks.recipes import paper_tables
 
 _MOST_NEAR_NAMES = 3
 
@@ -54,7 +54,7 @@ class Recipe:
     """
 
     name: str
-    table: variants.Table
+    table: paper_tables.Table
     row: str
     column: str
     settings: Mapping[str, Any]
@@ -156,13 +156,13 @@ def _near_names(name: str) -> str:
 
 @functools.cache
 def _by_name() -> Mapping[str, Recipe]:
-    found = [each for table in paper_tables.TABLES for each in _cells(table)]
+    found = [each for table in paper_tables.tables() for each in _cells(table)]
     return types.MappingProxyType({each.name: each for each in found})
 
 
-def _cells(table: variants.Table) -> Iterator[Recipe]:
+def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
     for row, column, is_basic, published in table.cells():
-        whole, beneath = variants.Variant(), variants.Variant()
+        whole, beneath = paper_tables.Variant(), paper_tables.Variant()
         for variant in table.variants(row, column):
             whole |= variant
             if variant is table.paper.base or "process" not in variant.settings:

@@ -47,7 +47,7 @@ class UnknownArtifactError(ValueError):
 def artifacts() -> tuple[Artifact, ...]:
     """Returns all tables and figures, paper by paper, tables before figures."""
     found = [*_tables(), _man_table3(), *figures.figures()]
-    papers = list(dict.fromkeys(table.paper.name for table in paper_tables.TABLES))
+    papers = list(dict.fromkeys(table.paper.name for table in paper_tables.tables()))
     return tuple(sorted(found, key=lambda each: papers.index(each.name.split("/")[0])))
 
 

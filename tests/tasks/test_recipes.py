@@ -116,6 +116,92 @@ def test_settings_of_some_cells_by_hand():
     assert recipes.settings("univarfl/table2/univarfl-p0.1")["clients_per_round"] == 1
 
 
+def test_three_recipes_are_as_their_papers_and_codes_say_in_every_setting():
+    # Typed from METHODS.md of the papers, not from the library.
+    of_hundred = dict(
+        num_clients=100,
+        client_sampling="fixed",
+        local_epochs=5,
+        batch_size=50,
+        client_learning_rate=0.1,
+        learning_rate_schedule="exponential",
+        learning_rate_decay=0.998,
+        client_momentum=0.0,
+        client_weight_decay=1e-3,
+        max_gradient_norm=10.0,
+    )
+    expected = {
+        "fedalign/table2/fedprox-alpha2.5": dict(
+            process="fedprox",
+            fedprox_strength=1e-4,
+            task="cifar100",
+            model="resnet56",
+            norm="batch",
+            augmentation="crop_flip",
+            num_clients=16,
+            clients_per_round=16,
+            total_rounds=25,
+            local_epochs=20,
+            batch_size=64,
+            drop_remainder=True,
+            partition="dirichlet_unbalanced",
+            concentration=2.5,
+            client_learning_rate=0.01,
+            learning_rate_schedule="constant",
+            client_momentum=0.9,
+            client_nesterov=True,
+            client_weight_decay=1e-4,
+            max_gradient_norm=0.0,
+        ),
+        "fedmlb/table1/fedmlb-500-clients-tiny-imagenet": dict(
+            of_hundred,
+            process="fedmlb",
+            fedmlb_cross_entropy=1.0,
+            fedmlb_distillation=1.0,
+            fedmlb_temperature=1.0,
+            task="tiny_imagenet",
+            model="resnet18",
+            norm="group",
+            augmentation="rotate_crop_flip",
+            num_clients=500,
+            clients_per_round=10,
+            total_rounds=1000,
+            batch_size=20,
+            partition="dirichlet_sequential",
+            concentration=0.3,
+            accuracy_at_rounds=(500, 1000),
+            target_accuracies=(0.26, 0.32),
+        ),
+        "man/table1/feddyn+man-tiny-imagenet-delta0.6": dict(
+            of_hundred,
+            process="feddyn+man",
+            feddyn_strength=0.01,
+            feddyn_clipping="half",
+            man_strength=0.1,
+            man_scaling="paper",
+            man_terms="paper",
+            task="tiny_imagenet",
+            model="man_convnet",
+            norm="group",
+            augmentation="half_crop_flip",
+            pixel_mean=(0.485, 0.456, 0.406),
+            pixel_std=(0.229, 0.224, 0.225),
+            client_sampling="independent",
+            clients_per_round=10,
+            total_rounds=500,
+            partition="dirichlet_balanced",
+            concentration=0.6,
+            averages_all_clients=True,
+            target_accuracies=(0.28,),
+            target_measure="raw",
+            target_model="all_clients",
+        ),
+    }
+    for name, settings in expected.items():
+        own = {"output_dir": f"runs/{name}-seed{{seed}}"}
+        assert recipes.settings(name) == {**settings, **own}, name
+
+
 def _has(pattern, **expected):
     """All recipes of a pattern have these settings; None is for none."""
     for recipe in recipes.matching(pattern):
