@@ -75,8 +75,15 @@ def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
     assert made.baseline == "kd"
     known = [row["difference_mean"] for row in made.rows()]
     assert known == [None, None, None, pytest.approx(-0.0995)]
-    ranks = settings_table.SettingsTable({"a": made}).rows()
+    ranks = settings_table.SettingsTable(["a"], {"a": made}).rows()
     assert [row["mean_rank"] for row in ranks] == [None, None, 1.0, 2.0]
+    # A setting of which no run has finished has an empty column, and no mean of ranks.
+    half = settings_table.SettingsTable(["a", "b"], {"a": made})
+    assert {row["mean_rank"] for row in half.rows()} == {None}
+    assert {row["accuracy_mean (b)"] for row in half.rows()} == {None}
+    said = " ".join(half.markdown().split())
+    assert "| kd | 51.00 ± 1.41 | - | - |" in said.replace("**", "")
+    assert "There is none: runs are missing." in said and "b: no run has fin" in said
     text = made.markdown()
     assert "| **51.00 ± 1.41** |" in text and "**80" not in text
     assert "difference or bold print: local, central." in " ".join(text.split())

@@ -226,7 +226,7 @@ def compare(arguments: Arguments) -> Comparison:
     found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
     if arguments.settings is None:
         return found[""]
-    table = settings_table.SettingsTable(made)
+    table = settings_table.SettingsTable(plan.headings, made)
     return Comparison(table.rows(), *rest, table, found)
 
 

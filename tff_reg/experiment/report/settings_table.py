@@ -36,9 +36,11 @@ class SettingsTable(printed.Printed):
     """The table of finished runs under several settings.
 
     Attributes:
-      tables: The table of each setting by its heading.
+      headings: The settings' headings, in their order.
+      tables: The table of each setting of which a run has finished, by its heading.
     """
 
+    headings: Sequence[str]
     tables: Mapping[str, table_lib.Table]
 
     @property
@@ -51,18 +53,19 @@ class SettingsTable(printed.Printed):
             heading: {str(row["process"]): row for row in table.rows()}
             for heading, table in self.tables.items()
         }
+        ranked = {heading: table.ranked for heading, table in self.tables.items()}
         ranks = mean_ranks(
             [
-                {name: found[heading][name]["accuracy_mean"] for name in table.ranked}
-                for heading, table in self.tables.items()
+                {n: found[heading][n]["accuracy_mean"] for n in ranked.get(heading, ())}
+                for heading in self.headings
             ]
         )
         return [
             {
                 "process": name,
                 **{
-                    f"{key} ({heading})": of_setting.get(name, {}).get(key)
-                    for heading, of_setting in found.items()
+                    f"{key} ({heading})": found.get(heading, {}).get(name, {}).get(key)
+                    for heading in self.headings
                     for key in ("runs", "accuracy_mean", "accuracy_std")
                 },
                 "mean_rank": ranks.get(name),
@@ -72,8 +75,9 @@ class SettingsTable(printed.Printed):
 
     def cells(self) -> dict[str, Sequence[str]]:
         cells: dict[str, Sequence[str]] = {"method": self._names}
-        for heading, table in self.tables.items():
-            of_setting = table.accuracies()
+        for heading in self.headings:
+            table = self.tables.get(heading)
+            of_setting = {} if table is None else table.accuracies()
             cells[heading] = [of_setting.get(name, "-") for name in self._names]
         ranks = [row["mean_rank"] for row in self.rows()]
         cells[_RANK] = ["-" if rank is None else f"{rank:.2f}" for rank in ranks]
@@ -100,6 +104,9 @@ class SettingsTable(printed.Printed):
             f"{heading}: {note}"
             for heading, table in self.tables.items()
             for note in table.notes()
+        ]
+        notes += [
+            f"{h}: no run has finished." for h in self.headings if h not in self.tables
         ]
         lines = [textwrap.fill(text, _WIDTH) for text in [" ".join(texts), *notes]]
         configs = {h: comparison.configs(t.groups) for h, t in self.tables.items()}

@@ -101,6 +101,11 @@ class Comparing:
         self.asked = self.first[0].config if self.first else common
 
     @property
+    def headings(self) -> list[str]:
+        """The headings of the settings, in their order."""
+        return [*self._plan]
+
+    @property
     def _runs(self) -> list[series.PlannedRun]:
         return [run for runs in self._plan.values() for run in runs]
 
@@ -205,7 +210,7 @@ class Comparing:
             heading: made[heading][1] for heading in self._plan if heading in made
         }
         if tables and self._has_axis:
-            make = settings_table.SettingsTable(tables).contents
+            make = settings_table.SettingsTable(self.headings, tables).contents
             self._put("", functools.partial(make, **of_files))
         return tables
 
