@@ -81,7 +81,8 @@ def _frame(path: str) -> Any:
     except ImportError as error:
         package = "pyarrow" if "pyarrow" in str(error) else "pandas"
         raise DataError(
-            f"{path} is read by {package}: pip install {package}."
+            f"{path} is read by {package}: pip install {package}, or in a clone"
+            f" bin/launch --dev -m pip install {package}."
         ) from error
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0]

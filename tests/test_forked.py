@@ -4,7 +4,21 @@ import os
 import threading
 import types
 
+from tests import commands
 from tff_reg.commands import forked
+
+
+def test_the_temporary_folder_is_removed_after_those_in_it():
+    program = """
+from tff_reg.commands import forked
+from tff_reg import scratch
+scratch.use_own_folder()
+import multiprocessing.util
+print(multiprocessing.util.get_temp_dir())
+"""
+    done = commands.python(program)
+    assert done.stdout and not done.stderr
+    assert not os.path.exists(done.stdout.strip())
 
 
 class Process:

@@ -334,14 +334,17 @@ def check(instance: Any, prefix: str = "") -> None:
         each.check(getattr(instance, each.name), prefix + each.name)
 
 
-def check_names(kind: type, given: Iterable[str]) -> None:
-    """Checks that argument names are fields of a dataclass with settings."""
+def check_names(kind: type, given: Iterable[str], also: Sequence[str] = ()) -> None:
+    """Checks that argument names are fields of a dataclass with settings.
+
+    `also` are names that a hint may name, too.
+    """
     names = [field.name for field in dataclasses.fields(kind)]
     symbols = {each.symbol: each.name for each in settings_of(kind)}
     for name in given:
         if name in names:
             continue
-        hint = near_names(symbols.get(name, name), names)
+        hint = near_names(symbols.get(name, name), [*names, *also])
         if not hint and len(names) < 10:
             hint = f"; it has {', '.join(names) or 'none'}"
         called = getattr(kind, "CALLED", kind.__name__)

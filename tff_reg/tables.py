@@ -31,8 +31,8 @@ def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataF
         return pandas.DataFrame([*rows]).fillna(math.nan)
     except ImportError as error:
         raise ImportError(
-            f"This needs pandas (pip install pandas); {otherwise} has the same as a"
-            " list of dictionaries."
+            f"This needs pandas (pip install pandas; bin/launch --dev in a clone);"
+            f" {otherwise} has the same as a list of dictionaries."
         ) from error
 
 

@@ -28,6 +28,13 @@ def with_a_sum():
     return models.from_keras(model)()
 
 
+def with_a_mask():
+    layers = small.LAYERS
+    model = tf.keras.Sequential([layers.Masking(), layers.Dense(3)])
+    model.compile(loss=_LOSS(True))
+    return model
+
+
 X, Y = small.make_examples()
 _LOST = tf.Variable(1.0, name="v")
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy
@@ -44,6 +51,7 @@ WRONG = [
     (dict(loss_fn=_LOSS(True, ignore_class=0)), "must be a mean"),
     (dict(model=with_a_sum), "must be a mean"),
     (dict(model=network_alone, loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
+    (dict(model=with_a_mask, data=(X[:, None], Y[:, None])), "a mask that reaches"),
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "got a tuple"),
     (dict(data=dict(a=X)), "got a dict"),
@@ -77,7 +85,7 @@ def test_wrong_input_gives_one_clear_sentence(given, words):
     if "loss" in options:
         value = options.pop("loss")
         model = lambda batch: tf.constant(value)  # noqa: E731
-    elif model in (wrapped, network_alone, with_a_sum):
+    elif isinstance(model, types.FunctionType):
         model = model()
     names = ("loss_fn", "variables", "training", "batch_size")
     of_hessian = {name: options.pop(name) for name in names if name in options}

@@ -14,7 +14,10 @@ def test_singular_values_by_hand(name):
     layer = keras.layers.Dense(2)
     model = keras.Sequential([keras.Input([3]), layer, keras.layers.Softmax()])
     layer.kernel.assign([[0.0, -5.0], [2.0, 0.0], [0.0, 0.0]])
-    np.testing.assert_allclose(analysis.classifier_singular_values(model), [5, 2])
+    nested = [keras.layers.Dense(3), keras.Sequential([layer])]
+    nested = keras.Sequential([keras.Input([2]), *nested])
+    for each in (model, nested):
+        np.testing.assert_allclose(analysis.classifier_singular_values(each), [5, 2])
 
 
 def test_singular_values_of_our_models():
@@ -29,7 +32,8 @@ def test_singular_values_of_our_models():
 
 
 def test_models_without_a_linear_layer_are_refused():
-    model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.ReLU()])
+    layers = [tf.keras.layers.Dense(2), tf.keras.layers.ReLU()]
+    model = tf.keras.Sequential([tf.keras.Input([3]), *layers])
     with pytest.raises(analysis.UnsuitableModelError, match="a Sequential does not"):
         analysis.classifier_singular_values(model)
 

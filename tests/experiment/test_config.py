@@ -204,6 +204,14 @@ def test_a_file_without_a_process_is_no_runs():
             {"learning_rate_schedule": "exponential"},
             "learning_rate_decay: it is missing",
         ),
+        (  # MAN's 0.998 is that of its own schedule.
+            {
+                "process": "man",
+                "learning_rate_schedule": "step",
+                "learning_rate_milestones": (5, 8),
+            },
+            "learning_rate_decay: it is missing; the step schedule",
+        ),
         (
             {
                 "learning_rate_schedule": "listed",

@@ -163,7 +163,7 @@ def _compiled():
                 "client_data": (X * 1.0, Y),
                 "test_data": (TEST[0] * 1.0, TEST[1]),
             },
-            "numbers up to 255.0: give",
+            "numbers up to 255: give",
         ),
         (
             {

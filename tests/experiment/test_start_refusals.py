@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import tff_reg
 from tests.experiment.own_runs import X, Y, confidence, keras_model, run_own
 from tff_reg import experiment
 
@@ -38,6 +39,12 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ),
         ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
         ({"model": lambda _: 7}, TypeError, "a function that returned 7; give a model"),
+        (
+            {"model": lambda: 7},
+            TypeError,
+            "a function that takes no seed; write lambda",
+        ),
+        ({"mu": 0.1}, TypeError, r"no setting 'mu' \(did you mean fedprox_strength"),
         ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),
         ({"model": "cnn"}, ValueError, r"client_data is uint8 \(200, 6\); it must be"),
         (
@@ -107,6 +114,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(wrong, error, words):
     with pytest.raises(error, match=words) as caught:
         run_own(**wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_arguments_without_names_are_told_of_the_function_that_was_called():
+    with pytest.raises(TypeError, match=r"^tff_reg.run\(\) takes .* but 3 were given"):
+        tff_reg.run("fedavg", (X, Y))
+    with pytest.raises(TypeError, match=r"^tff_reg.compare\(\) missing .*'processes'"):
+        tff_reg.compare(process=["fedavg"])
 
 
 def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():

@@ -1,11 +1,13 @@
 """Data that come with clients: arrays, folders, tables, texts and TFF's own files."""
 
 import functools
+import importlib.util
 
 import numpy as np
 import pandas
 import pytest
 
+from tests import commands
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.data import partitions
@@ -339,6 +341,32 @@ def test_a_run_measures_the_clients_on_their_own_tests_and_resumes(tmp_path):
             expected = clients.client_examples(client)
             assert np.array_equal(own.x[rows_of_client], expected["x"])
             assert np.array_equal(own.y[rows_of_client], expected["y"])
+
+
+PADDED = """
+import numpy as np
+import tff_reg, tensorflow as tf
+from tff_reg.models import keras_nets
+
+print(tf.keras.Model.__module__.split(".")[0])
+texts = np.array([[4, 5, 6, 0, 0, 0], [0] * 6], np.int32)
+for name in ("lstm", "transformer"):
+    made = keras_nets.build_model_fn(name, shape=(6,), num_classes=3, vocabulary=9)
+    model = made.plan.model
+    before, table = np.asarray(model(texts)), model.get_layer("tokens")
+    weights = table.get_weights()[0]
+    weights[0] += 1
+    table.set_weights([weights])
+    assert np.isfinite(before).all()
+    np.testing.assert_allclose(np.asarray(model(texts)), before, atol=1e-6)
+"""
+
+
+@pytest.mark.parametrize("legacy, kind", [("1", "tf_keras"), (None, "keras")])
+def test_padding_changes_nothing_in_keras_2_and_3(legacy, kind):
+    done = commands.python(PADDED, TF_USE_LEGACY_KERAS=legacy)
+    is_today = bool(importlib.util.find_spec("tf_keras"))
+    assert not is_today or done.stdout.split() == [kind]
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tests.training import every_method
 from tff_reg import models, runtime, training
+from tff_reg.data import digests
 from tff_reg.experiment.rounds import process_state
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.training import aggregation, aggregator_settings, aggregators
@@ -382,6 +383,30 @@ def test_robust_aggregation_drops_outliers():
     values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
     output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
     np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
+
+
+def test_every_argument_of_an_aggregator_is_in_what_a_process_was_built_from():
+    of_kind = {"robust": {}, "dp": {"dp_clipping": "fixed"}, "compressed": {}}
+    changes = dict(
+        zeroing=False,
+        clipping=False,
+        dp_noise_multiplier=0.5,
+        dp_clipping="adaptive",
+        dp_clip_norm=0.7,
+        compressed_bits=4,
+        compressed_threshold=3,
+    )
+    arguments = aggregator_settings.AggregatorSettings
+    for kind, base in of_kind.items():
+        own = arguments(aggregator=kind).aggregation().keys() - {"kind"}
+        found = {"": base, **{name: {**base, name: changes[name]} for name in own}}
+        texts = {
+            digests.described(
+                aggregators.build_model_aggregator(kind, clients_per_round=99, **given)
+            )
+            for given in found.values()
+        }
+        assert len(texts) == len(found), kind
 
 
 def test_refuses_a_name_that_it_does_not_know():

@@ -318,6 +318,14 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
         ),
         ({"process": "freeze"}, "cosine' needs total_rounds"),  # Of the paper.
         ({"learning_rate_schedule": "exponential"}, "the exponential schedule needs"),
+        (
+            {
+                "process": "man",
+                "learning_rate_schedule": "step",
+                "learning_rate_milestones": (5, 8),
+            },
+            "the step schedule needs",
+        ),
     ],
 )
 def test_settings_of_a_process_without_effect_are_refused(given, words):

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tests.methods import linear
-from tff_reg import training
+from tff_reg import models, training
 from tff_reg.training import schedules
 
 
@@ -98,3 +98,24 @@ def test_a_process_trains_with_the_rates_of_a_function(in_process):
         training.build(
             "fedavg", linear.model_fn, client_learning_rate=lambda number: 0.1
         )
+
+
+def test_the_rate_before_any_decay_is_the_highest_of_a_list_as_of_a_warm_up():
+    def rate(round_num):
+        return 0.5 * min(1, round_num / 4)
+
+    shape = {"image_shape": (4, 4, 1), "num_classes": 3}
+    of = ("fedavg", models.build_model_fn("cnn", **shape))
+    listed = training.build(*of, client_learning_rate=rate, total_rounds=6)
+    warm = training.build(*of, client_learning_rate=0.5, warmup_rounds=4)
+    for process in (listed, warm):
+        state = process.initialize()
+        hparams = process.get_hparams(state)["client_work"]
+        assert float(hparams["learning_rate"]) == 0.5
+    settings = training.ProcessSettings.of(
+        "fedavg",
+        learning_rate_schedule="listed",
+        client_learning_rates=tuple(map(rate, range(1, 7))),
+    )
+    factors = [float(schedules.of(settings)(tf.constant(r))) for r in range(6)]
+    np.testing.assert_allclose(factors, [0.25, 0.5, 0.75, 1, 1, 1])

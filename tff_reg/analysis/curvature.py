@@ -37,6 +37,11 @@ from tff_reg.settings import SettingError, check, setting
 
 _FILE, _SUM = "hessian.json", "sum"
 _DIAGONALS = "client_diagonals"
+# All that is written of one measurement beside its results, pictures among them.
+_FILES = (
+    *(_DIAGONALS, "hessian.csv", "clients.csv", "density.csv", "density.png"),
+    *("eigenvalues.csv", "eigenvalues.png"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +157,8 @@ class _Measuring:
         files.delete_leftovers(directory)
         found = read(directory)
         if not found or found["of"] != self._of:
-            files.delete(directory / _DIAGONALS)
+            for name in _FILES:
+                files.delete(directory / name)
             found = {"of": self._of, "results": {}}
         self._found = found
 

@@ -59,7 +59,8 @@ def build(
     if not is_model(model_or_loss_fn):
         return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
     model = model_or_loss_fn
-    _check_is_mean(loss_fn or getattr(model, "loss_fn", getattr(model, "loss", None)))
+    losses = loss_fn or getattr(model, "loss_fn", getattr(model, "loss", None))
+    _check_is_mean(losses, model(first_batch[0]) if _is_keras(model) else ())
     blocks = None
     if _is_keras(model):
         model = _of_keras(model, loss_fn, first_batch)
@@ -91,16 +92,17 @@ def build(
     return Objective(mean_loss, chosen, names, axes, _blocks_of(blocks, chosen))
 
 
-def _check_is_mean(losses) -> None:
+def _check_is_mean(losses, outputs) -> None:
     """Refuses Keras losses that are no mean over a batch's examples."""
-    for each in tf.nest.flatten(getattr(losses, "losses", losses)):
-        config = getattr(each, "get_config", dict)()
-        is_sum = config.get("reduction") == "sum"
-        if is_sum or config.get("ignore_class") is not None:
-            raise UnsuitableModelError(
-                "The loss must be a mean over all examples: leave reduction='sum' and"
-                " ignore_class out."
-            )
+    flat = tf.nest.flatten(getattr(losses, "losses", losses))
+    configs = [getattr(each, "get_config", dict)() for each in flat]
+    is_masked = [hasattr(each, "_keras_mask") for each in tf.nest.flatten(outputs)]
+    left_out = [each.get("ignore_class") is not None for each in configs]
+    if any((*is_masked, *left_out, *(c.get("reduction") == "sum" for c in configs))):
+        raise UnsuitableModelError(
+            "The loss must be a mean over all examples: leave reduction='sum',"
+            " ignore_class and a mask that reaches the outputs (mask_zero) out."
+        )
 
 
 def _names(variables, network: Any = None) -> list[str]:

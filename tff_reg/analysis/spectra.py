@@ -36,18 +36,16 @@ def classifier_singular_values(model) -> np.ndarray:
     """
     network = getattr(model, "network", model)
     if isinstance(network, models.BlockModel):
-        layers = [network.blocks[-1].linear_layer]
+        layer = network.blocks[-1].linear_layer
     else:  # A softmax may be a layer of its own.
-        layers = list(getattr(model, "layers", ()))
-    kernels = [getattr(layer, "kernel", None) for layer in layers]
-    found = [k for k in kernels if k is not None and len(k.shape) == 2]
-    if not found:
+        layer = models.from_keras(model).plan.head
+    kernel = getattr(layer, "kernel", None)
+    if kernel is None or len(kernel.shape) != 2:
         raise objective.UnsuitableModelError(
             "Singular values need a last layer with a kernel [features, classes], "
             f"which a {type(model).__name__} does not have."
         )
-    kernel = np.asarray(found[-1], np.float64)
-    return np.linalg.svd(kernel, compute_uv=False)
+    return np.linalg.svd(np.asarray(kernel, np.float64), compute_uv=False)
 
 
 def write_eigenvalues(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import connection
 from typing import NoReturn, Optional
 
 from tff_reg import interruption, scratch
@@ -56,7 +56,7 @@ class Fork:
 
     def wait(self, timeout: Optional[float] = None) -> int:
         """Waits for the end; returns the exit status."""
-        connection.wait([self._process.sentinel], timeout)  # Reads nothing.
+        select.select([self._process.sentinel], [], [], timeout)  # Reads no status.
         with _ONE_AT_A_TIME:
             status = self._process.exitcode
         if status is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
@@ -80,6 +81,11 @@ class Arguments(RunConfig):
         """Returns the arguments with the seed's model, if `model` is a function."""
         if not isinstance(self.model, (types.FunctionType, functools.partial)):
             return self
+        try:
+            inspect.signature(self.model).bind(0)
+        except TypeError:
+            why = "model is a function that takes no seed; write lambda seed: ..."
+            raise TypeError(why) from None
         model = self.model(seed or 0)
         if not callable(model) and not isinstance(model, str):
             raise TypeError(

@@ -237,10 +237,12 @@ def _is_method(value: Any, name: str) -> bool:
 def names() -> tuple[str, ...]:
     """Returns the names of all methods without loading any package.
 
-    Methods of other packages come last, sorted by name: they act in this order.
+    They act in this order. Methods of other packages come before FedBABU, which holds
+    what no other may move, sorted by name.
     """
     others = {*plugins.entry_points(ENTRY_POINTS, BUILTIN), *_loaded} - {*BUILTIN}
-    return (*BUILTIN, *sorted(others))
+    *before, last = BUILTIN
+    return (*before, *sorted(others), last)
 
 
 def parse(process: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ the last linear layer. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
 decomposition of a d x C matrix of uniform numbers, is drawn from the model's seed, is
 the same for all clients, and is not trained; g is trained. The task loss adds log
 max(n_c, 1) to the logits, n_c being the client's examples of class c; evaluation not.
+With batched client data a repeated example, as over epochs, counts each time in n_c.
 
 In the authors' code g starts at 10 for their CNN and VGG and at 1 for ResNets, clients
 keep their momentum across rounds, and evaluation leaves g out, which changes no

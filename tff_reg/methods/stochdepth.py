@@ -10,7 +10,9 @@ $$
 
 The probability of keeping branch l of the L residual branches falls linearly with l,
 and each branch is drawn once per batch. A skipped branch is not run, so its BatchNorm
-statistics do not change. In evaluation every branch is multiplied by its probability.
+statistics do not change; beside a method that reads activations, such as MAN or FedRCL,
+it is run and multiplied by 0. In evaluation every branch is multiplied by its
+probability.
 
 The paper's probabilities are 1 - l/L (1 - p_L), l = 1 to L (Eq. 4). The FedAlign
 authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L), which is the default

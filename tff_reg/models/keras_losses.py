@@ -113,7 +113,8 @@ def loss_of(
             what = "probabilities" if from_logits else "no probabilities"
             warnings.warn(
                 f"The model {model.name!r} returns {what}, and its loss has"
-                f" from_logits={from_logits}.",
+                f" from_logits={from_logits}: compile it with"
+                f" from_logits={not from_logits}.",
                 stacklevel=4,
             )
         if outputs.shape.rank == 2 and _is_plain(losses[0]) and scales[0] == 1:

@@ -60,17 +60,22 @@ def build_model_fn(
 def _transformer(L: Any, tokens: Any, length: int, vocabulary: Optional[int]) -> Any:
     ops = getattr(tf.keras, "ops", tf)  # In Keras 2 TensorFlow's functions.
     places = ops.cumsum(ops.ones_like(tokens), axis=1) - 1
-    x = L.Embedding(vocabulary, _WIDTH, mask_zero=True, name="tokens")(tokens)
+    x = L.Embedding(vocabulary, _WIDTH, name="tokens")(tokens)
     x = L.Add()([x, L.Embedding(length, _WIDTH, name="places")(places)])
+    # Keras 2 and 3 carry masks through different layers, so this one goes by itself.
+    is_there = ops.cast(ops.not_equal(tokens, 0), "float32")
     for n in (1, 2):
         y = L.LayerNormalization(name=f"norm{n}a")(x)
-        y = L.MultiHeadAttention(4, _WIDTH // 4, name=f"attention{n}")(y, y)
+        attention = L.MultiHeadAttention(4, _WIDTH // 4, name=f"attention{n}")
+        y = attention(y, y, attention_mask=ops.expand_dims(is_there, 1))
         x = L.Add()([x, y])
         y = L.LayerNormalization(name=f"norm{n}b")(x)
         y = L.Dense(2 * _WIDTH, "gelu", name=f"wide{n}")(y)
         x = L.Add()([x, L.Dense(_WIDTH, name=f"narrow{n}")(y)])
-    x = L.LayerNormalization(name="norm")(x)
-    return L.GlobalAveragePooling1D()(x)
+    rows = ops.expand_dims(is_there, 2)
+    x = L.LayerNormalization(name="norm")(x) * rows
+    share = ops.maximum(L.GlobalAveragePooling1D()(rows), 1.0 / length)
+    return L.GlobalAveragePooling1D()(x) / share
 
 
 def _initialize(model: Any, seed: int) -> None:

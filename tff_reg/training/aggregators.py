@@ -81,6 +81,8 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 f"noise_multiplier is {noise_multiplier}; it must be 0, or at least"
                 f" {aggregator_settings.LEAST_NOISE:g}."
             )
+        # By which processes are compared, as TFF's factories do not show theirs.
+        self.arguments = (noise_multiplier, clip_norm, adaptive)
         library = tff.aggregators.DifferentiallyPrivateFactory
         if adaptive:
             self._factory = library.gaussian_adaptive(
@@ -114,7 +116,8 @@ def build_model_aggregator(
         return None
     is_exact = not (zeroing or clipping)
     if kind == "robust":
-        robust = _bounded(tff.aggregators.MeanFactory(), zeroing, clipping)
+        robust: Any = _bounded(tff.aggregators.MeanFactory(), zeroing, clipping)
+        robust.arguments = (kind, zeroing, clipping)
         return declare(robust, adds_noise=False, keeps_sums=is_exact)
     if kind == "dp":
         is_adaptive = dp_clipping == "adaptive"
@@ -129,7 +132,9 @@ def build_model_aggregator(
             quantization_bits=compressed_bits, threshold=compressed_threshold
         )
         mean = tff.aggregators.MeanFactory(quantised)
-        compressed = _bounded(mean, zeroing, clipping)
+        compressed: Any = _bounded(mean, zeroing, clipping)
+        sizes = (compressed_bits, compressed_threshold)
+        compressed.arguments = (kind, zeroing, clipping, *sizes)
         return declare(compressed, adds_noise=False, keeps_sums=is_exact)
     known = ", ".join(aggregator_settings.KINDS)
     raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")

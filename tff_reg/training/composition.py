@@ -370,7 +370,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             )
         rates = schedules.tabulated(rate, chosen["total_rounds"])
         chosen.update(
-            client_learning_rate=rates[0],
+            client_learning_rate=max(rates),
             learning_rate_schedule="listed",
             client_learning_rates=rates,
         )

@@ -320,10 +320,10 @@ class ProcessSettings(PopulationSettings):
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
         if rates := changes.get("client_learning_rates"):
-            own["client_learning_rate"] = rates[0]
+            own["client_learning_rate"] = max(rates)
         if changes.get("client_momentum") == 0:
             own["client_nesterov"] = False  # As a run's settings.
-        own |= of_optimizer(changes)
+        own = of_schedules(own, changes) | of_optimizer(changes)
         return cls(**{**own, **changes})
 
 
@@ -344,7 +344,7 @@ def check_chosen(
         if both and rest.get(argument) is not None:
             raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
     rates = settings.client_learning_rates
-    if rates and settings.client_learning_rate != rates[0]:
+    if rates and settings.client_learning_rate != max(rates):
         raise TypeError("client_learning_rates has the rate: no client_learning_rate.")
     for name in ("learning_rate_schedule", "server_learning_rate_schedule"):
         is_cosine = getattr(settings, name) == "cosine"
@@ -372,6 +372,17 @@ def of_optimizer(given: Mapping[str, Any]) -> dict[str, Any]:
     if "client_weight_decay" in given:
         return {}
     return {"client_weight_decay": 0.01 if kind == "adamw" else 0.0}
+
+
+def of_schedules(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a paper's settings without the numbers of schedules that are replaced."""
+    found = dict(values)
+    for prefix in ("", "server_"):
+        name = f"{prefix}learning_rate_schedule"
+        if given.get(name, values.get(name)) != values.get(name):
+            found[f"{prefix}learning_rate_decay"] = None
+            found[f"{prefix}learning_rate_milestones"] = ()
+    return found
 
 
 def depend_on_total(values: Mapping[str, Any]) -> bool:

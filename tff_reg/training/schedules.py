@@ -179,7 +179,8 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
 def of(settings: ProcessSettings) -> Schedule:
     """Builds the learning-rate schedule from the settings of a process.
 
-    Its factors are relative to `client_learning_rate`, the rate that does not decay.
+    Its factors are relative to `client_learning_rate`, the rate that does not decay; of
+    a list it is the highest, as the peak of a warm-up.
     """
     rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
     if settings.learning_rate_schedule == "listed":

@@ -75,6 +75,7 @@ def resolve(
         values.update((n, of_process[n]) for n in of_process if n in known)
         others = catalogue.without(process, recipe["process"])
         values = catalogue.with_required(others, values, chosen)
+    values = process_settings.of_schedules(values, given)
     values.update((name, chosen[name]) for name in given if name in known)
     data_rules.count_clients(values, given, tasks)
     data_rules.check_kind(values, given, task)
@@ -315,7 +316,7 @@ class _Resolution:
                 raise SettingError(what, "a function", str(error)) from error
             values.update(
                 learning_rate_schedule="listed",
-                client_learning_rate=rates[0],
+                client_learning_rate=max(rates),
                 client_learning_rates=rates,
             )
         elif values["learning_rate_schedule"] == "listed":
@@ -323,10 +324,10 @@ class _Resolution:
             if not rates:
                 why = "it is missing; the listed schedule needs it."
                 raise SettingError("client_learning_rates", None, why)
-            if rate != rates[0]:
+            if rate != max(rates):
                 why = "client_learning_rates has the rate of each round; leave it out."
                 self._refuse("client_learning_rate", why)
-            values["client_learning_rate"] = rates[0]
+            values["client_learning_rate"] = max(rates)
         for name, why in process_settings.missing_of_schedules(values):
             raise SettingError(name, None, why)
         work_settings.resolve(values, self._given)

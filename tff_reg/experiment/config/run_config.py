@@ -266,14 +266,14 @@ class RunConfig(
 
     def __new__(cls, *args: Any, **given: Any):
         """Refuses arguments that are no settings; see `settings.check_names`."""
-        of_methods = {each.flag for each in catalogue.strengths()} & given.keys()
+        of_methods = [each.flag for each in catalogue.strengths()]
         called = getattr(cls, "CALLED", cls.__name__)
-        for name in of_methods:
+        for name in set(of_methods) & given.keys():
             raise TypeError(
                 f"{called} takes {name} among its strengths: give"
                 f" strengths={{{name!r}: {given[name]!r}}}."
             )
-        check_names(cls, given)
+        check_names(cls, given, of_methods)
         return super().__new__(cls)
 
     def __post_init__(self):

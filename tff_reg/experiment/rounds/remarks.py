@@ -99,8 +99,8 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
         pass  # Token ids.
     elif (x.dtype == np.uint8 or x.max() > _LARGE and x.min() >= 0) and not scales:
         yield (
-            f"the model takes the examples as they are, numbers up to {x.max()}: give"
-            f" it a Rescaling layer, or the examples divided by {x.max()}"
+            f"the model takes the examples as they are, numbers up to {x.max():g}: give"
+            f" it a Rescaling layer, or the examples divided by {x.max():g}"
         )
 
 

@@ -194,7 +194,14 @@ def with_arguments_of(
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             make: Any = kind
             gather = getattr(kind, "gathered", dict)
-            return function(make(*args, **gather(kwargs)))
+            given = gather(kwargs)
+            try:
+                arguments = make(*args, **given)
+            except TypeError as error:  # Python's own names the class.
+                name = f"{getattr(kind, 'CALLED', function.__name__)}()"
+                text = str(error).replace(f"{make.__qualname__}.__init__()", name)
+                raise TypeError(text) from None
+            return function(arguments)
 
         functools.update_wrapper(called, function)
         # `help` shows the arguments of `kind`.
