@@ -253,6 +253,19 @@ def test_missing_numbers_are_dashes(tmp_path):
     assert (missing.here, missing.mean, missing.seeds) == ("-", None, 0)
 
 
+def test_what_went_wrong_in_runs_stands_below_as_in_a_comparison(tmp_path):
+    made = made_of("fedexp/table1", tmp_path / "runs", seeds=(0,))
+    first, second, third, *_ = made.planned
+    finished.finish(first, [0.2, 0.3], loss=float("nan"))
+    finished.finish(second, [0.2, 0.3, 0.1], patience=1)
+    finished.finish(third, [0.2], remarks=["a remark"])
+    made.write(tmp_path, [first, second, third])
+    said = " ".join((tmp_path / "table.md").read_text("utf-8").split())
+    assert "FedAvg, CIFAR-10: the last round's numbers not finite." in said
+    assert "Runs that may end early ended after 3 rounds." in said
+    assert "WARNING: the test set decided when runs end" in said and "A remark." in said
+
+
 @pytest.mark.parametrize("name", ["fedmlb/figure3", "man/figure2"])
 def test_curves_are_drawn_of_finished_runs(name, tmp_path):
     made = made_of(name, tmp_path / "runs")

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
@@ -17,6 +17,7 @@ from tff_reg.data import sampling
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import (
+    description,
     directory as directory_lib,
     metrics,
     summary as summary_lib,
@@ -111,6 +112,33 @@ class Run:
     def ends_by_test_set(self) -> bool:
         """Whether test examples decide when it ends."""
         return self.ends_itself and self.config.get("validation_share") is None
+
+
+def counts(group: Sequence[Run]) -> dict[str, int]:
+    """Returns how often something went wrong in runs, by name."""
+    of_clients = ("rejected_clients", "rounds_without_training")
+    found = {n: sum(run.summary[n] for run in group) for n in of_clients}
+    return {**found, "not_finite": sum(not r.summary["ends_finite"] for r in group)}
+
+
+def troubles(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Yields notes on failed clients, idle rounds and diverged ends, by group."""
+    for name, group in groups.items():
+        grown = max(run.summary.get("loss_growth", 0) for run in group)
+        if text := description.troubles({**counts(group), "loss_growth": grown}):
+            yield f"{name}: {text}."
+
+
+def warnings(runs: Sequence[Run]) -> Iterator[str]:
+    """Yields what tables say of runs that ended by the test set, and the remarks."""
+    if any(run.ends_by_test_set for run in runs):
+        yield (
+            "WARNING: the test set decided when runs end (patience or stop_at_target"
+            " without validation_share), so their accuracies are too high."
+        )
+    remarks = [run.config.get(identity.REMARKS, ()) for run in runs]
+    for text in dict.fromkeys(itertools.chain(*remarks)):
+        yield f"{text[0].upper()}{text[1:]}."
 
 
 def read(

@@ -16,6 +16,7 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     differences,
+    finished_runs,
     measures,
     printed,
     protocol as protocol_lib,
@@ -40,7 +41,6 @@ from tff_reg.experiment.report.finished_runs import (
 from tff_reg.experiment.report.measures import Groups
 from tff_reg.experiment.report.tuned import CAPTION, Tuned
 from tff_reg.experiment.rounds import (
-    description,
     metrics,
     progress,
     summary as summary_lib,
@@ -306,21 +306,10 @@ class Table(printed.Printed):
                 f"{there} of {there + len(self.missing)} runs are finished; there are"
                 f" no results of {'; '.join(self.missing)}."
             )
-        for (name, group), row in zip(self.groups.items(), self.rows()):
-            grown = max(run.summary.get("loss_growth", 0) for run in group)
-            if text := description.troubles({**row, "loss_growth": grown}):
-                notes.append(f"{name}: {text}.")
+        notes += finished_runs.troubles(self.groups)
         notes += [*self._passed(), *self._equal()]
-        if any(run.ends_by_test_set for run in self._runs):
-            notes.append(
-                "WARNING: the test set decided when runs end (patience or"
-                " stop_at_target without validation_share), so their accuracies are"
-                " too high."
-            )
+        notes += finished_runs.warnings(self._runs)
         configs = [run.config for run in self._runs]
-        remarks = [config.get(identity.REMARKS, ()) for config in configs]
-        for text in dict.fromkeys(itertools.chain(*remarks)):
-            notes.append(f"{text[0].upper()}{text[1:]}.")
         begun = [
             [run.config.get(digests.KERAS_WEIGHTS) for run in group]
             for group in self.groups.values()
@@ -459,11 +448,7 @@ def _row(name: str, values: Sequence[Mapping[str, Any]], group: Sequence[Run]) -
     return {
         **row,
         "seconds_per_round": mean([each["median_round_seconds"] for each in summaries]),
-        **{
-            name: sum(each[name] for each in summaries)
-            for name in ("rejected_clients", "rounds_without_training")
-        },
-        "not_finite": sum(not each["ends_finite"] for each in summaries),
+        **finished_runs.counts(group),
     }
 
 

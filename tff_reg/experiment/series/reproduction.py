@@ -9,14 +9,14 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, lazy
 from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import finished_runs, protocol
+from tff_reg.experiment.report import cells as cells_lib, finished_runs, protocol
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
 from tff_reg.experiment.series.artifact import Artifact, Cell, Number
 
@@ -232,7 +232,7 @@ class Reproduction:
                     own = runs.setdefault(cell.column, {}).setdefault(cell.row, [])
                     own.append(finished_runs.read(run.directory))
         numbers = self.numbers(finished)
-        notes = self._notes(numbers)
+        notes = [*self._notes(numbers), *_of_runs(runs)]
         artifact_lib.write(self.artifact, numbers, notes, output_dir, runs, command)
 
     def _notes(self, numbers: Sequence[Number]) -> list[str]:
@@ -263,6 +263,19 @@ class Reproduction:
             for recipe in map(lazy.tasks.recipes.recipe, cell.recipes):
                 notes += [note for note in recipe.notes if note not in notes]
         return notes
+
+
+def _of_runs(
+    runs: Mapping[str, Mapping[str, Sequence[finished_runs.Run]]],
+) -> Iterator[str]:
+    """Yields notes on what went otherwise in runs than the table's numbers show."""
+    groups = {f"{r}, {c}": each for c, rows in runs.items() for r, each in rows.items()}
+    yield from finished_runs.troubles(groups)
+    whole = [run for group in groups.values() for run in group]
+    ends = [run.summary["rounds"] for run in whole if run.ends_itself]
+    if ends:
+        yield f"Runs that may end early ended after {cells_lib.span(ends)} rounds."
+    yield from finished_runs.warnings(whole)
 
 
 def _value(
