@@ -100,3 +100,12 @@ def test_where_nothing_can_be_written_is_refused_and_nothing_is_made(tmp_path):
     for path, why in (("/proc/x", "No such file"), (made / "file", "File exists")):
         with pytest.raises(SettingError, match=rf"output_dir={path}: .*\({why}.*other"):
             files.make_directory(path, "output_dir")
+
+
+def test_links_in_a_circle_are_followed_once(tmp_path):
+    (tmp_path / "f").write_text("abc")
+    number, size, _ = files.state(tmp_path)
+    for name in "ab":
+        (tmp_path / name).symlink_to(tmp_path)
+    found = files.state(tmp_path)
+    assert found[0] == number + 2 and found[1] > size

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -204,12 +203,16 @@ def delete_leftovers(directory: PathLike) -> None:
 def state(path: PathLike) -> list[int]:
     """Returns the number of files and folders at a path, their bytes, the newest time.
 
-    Links are followed. Another state tells that files were changed, renamed, added or
-    removed.
+    Links are followed, to each folder once. Another state tells that files were
+    changed, renamed, added or removed.
     """
     found, paths = [], [os.fspath(path)]
-    for folder, *names in os.walk(path, followlinks=True):
-        paths += [os.path.join(folder, name) for name in itertools.chain(*names)]
+    known = {os.path.realpath(path)}
+    for folder, inner, names in os.walk(path, followlinks=True):
+        paths += [os.path.join(folder, name) for name in (*inner, *names)]
+        reals = {os.path.realpath(os.path.join(folder, name)): name for name in inner}
+        inner[:] = [reals[real] for real in reals.keys() - known]
+        known |= reals.keys()
     for each in paths:
         with contextlib.suppress(OSError):  # Whoever reads what is missing tells it.
             found.append(os.stat(each))

@@ -35,6 +35,10 @@ def with_a_mask():
     return model
 
 
+def of_keras_with_a_mask():
+    return models.from_keras(with_a_mask(), input_spec=tf.TensorSpec([None, 1, 5]))()
+
+
 X, Y = small.make_examples()
 _LOST = tf.Variable(1.0, name="v")
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy
@@ -52,6 +56,10 @@ WRONG = [
     (dict(model=with_a_sum), "must be a mean"),
     (dict(model=network_alone, loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
     (dict(model=with_a_mask, data=(X[:, None], Y[:, None])), "a mask that reaches"),
+    (
+        dict(model=of_keras_with_a_mask, data=(X[:, None], Y[:, None])),
+        "ignore_class and a mask",
+    ),
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "got a tuple"),
     (dict(data=dict(a=X)), "got a dict"),

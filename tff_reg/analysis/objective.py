@@ -60,7 +60,9 @@ def build(
         return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
     model = model_or_loss_fn
     losses = loss_fn or getattr(model, "loss_fn", getattr(model, "loss", None))
-    _check_is_mean(losses, model(first_batch[0]) if _is_keras(model) else ())
+    plan = getattr(getattr(model, "network", model), "plan", None)
+    kerases = model if _is_keras(model) else getattr(plan, "model", None)
+    _check_is_mean(losses, () if kerases is None else kerases(first_batch[0]))
     blocks = None
     if _is_keras(model):
         model = _of_keras(model, loss_fn, first_batch)

@@ -10,7 +10,8 @@ C'_y = \operatorname{mean}_i \operatorname{mean}_{b:\, y_b = y} h_b
 $$
 
 h are a batch's embeddings. Beside its update, a client uploads a table: the mean
-embedding of each of its classes in its last epoch, as the steps see them. The server
+embedding of each of its classes in its last epoch, as the steps see them; of a partial
+last epoch that is its part, and of batched data, which show no epochs, all. The server
 sends the mean of the tables over the clients that have the class; classes that no
 client of the last round had add nothing, nor does the first round.
 

@@ -186,6 +186,8 @@ class Local:
       scaled_gradient_sum: The decayed learning rate times the sum of the gradients that
         the optimiser used, one tensor per weight, at the end of training; None for SGD
         without momentum, where it equals -`delta`.
+      uncorrected: The decayed learning rate times the sum of the gradients before any
+        correction and clipping, one tensor per weight, at the end of training.
       has_ended: Whether the training has ended.
     """
 
@@ -212,6 +214,7 @@ class Local:
     step_size: Any = None
     weight: Any = None
     scaled_gradient_sum: Any = None
+    uncorrected: Any = None
     has_ended: bool = True
 
     @property

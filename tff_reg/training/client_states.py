@@ -45,6 +45,8 @@ class Progress(NamedTuple):
       sums: Measurements, summed over examples, by name.
       gradient_sum: The sum of the gradients that the optimiser used, one tensor per
         weight; empty if no method needs it or the client's delta determines it.
+      uncorrected_sum: The sum of the gradients before any correction, one tensor per
+        weight; empty if no method needs it.
       kept: Each method's state, by the method's name.
     """
 
@@ -57,6 +59,7 @@ class Progress(NamedTuple):
     total_steps: Any
     sums: Mapping[str, Any]
     gradient_sum: Sequence[Any]
+    uncorrected_sum: Sequence[Any]
     kept: Mapping[str, Any]
 
 

@@ -16,8 +16,8 @@ from tff_reg.training import needs as needs_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key", "local")
 _OF_WHOLE_DATA = ("total_steps", "epoch")
-_AT_END = ("step_size", "taken", "scaled_gradient_sum", "weight")
-_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
+_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum", "uncorrected")
+_AT_END = (*_OF_OPTIMIZER, "weight")
 _OF_GRADIENTS = ("gradient", "correct", "correct_clipped")
 # Tolerances between the numbers of two calls of a hook.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6

@@ -150,13 +150,13 @@ class LocalRound:
                 (name, tf.constant(0.0))
                 for name in self._needs.measurement_names([*self._by_name.values()])
             ),
-            gradient_sum=(
-                tuple(tf.zeros_like(v) for v in self._variables)
-                if self._sums_gradients
-                else ()
-            ),
+            gradient_sum=self._zeros_if(self._sums_gradients),
+            uncorrected_sum=self._zeros_if(self._needs.uncorrected_sum),
             kept={},
         )
+
+    def _zeros_if(self, is_summed: bool) -> tuple[Any, ...]:
+        return tuple(tf.zeros_like(v) for v in self._variables if is_summed)
 
     def _start(self, visit: Visit, progress: Progress) -> Visit:
         """Sets the weights to the result of the hook `start`, if a method has it."""
@@ -198,6 +198,7 @@ class LocalRound:
         gradients, made = self._local_step.gradient(batch, locals_, compute_key)
         if any(made.kept.values()):
             locals_ = self._views.of(visit, progress, kept=made.kept)
+        uncorrected = gradients
         gradients = self._corrected("correct", locals_, gradients)
         if self._training.max_gradient_norm is not None:
             gradients, _ = numbers.clip_by_global_norm(
@@ -209,12 +210,15 @@ class LocalRound:
         )
         gradients = self._corrected("correct_clipped", locals_, gradients)
         factor = self._rate_factor(locals_)
+
+        def added(total: Any, followed: Any) -> tuple[Any, ...]:
+            one = 1 if factor is None else factor
+            return tuple(t + one * g for t, g in zip(total, followed))
+
         gradient_sum = progress.gradient_sum
         if self._sums_gradients:
             followed = self._updater.followed(progress.optimizer, gradients)
-            if factor is not None:
-                followed = [factor * g for g in followed]
-            gradient_sum = tuple(t + g for t, g in zip(gradient_sum, followed))
+            gradient_sum = added(gradient_sum, followed)
         num_examples = progress.num_examples + made.num_examples
         is_batched = isinstance(self._training.data_form, data_forms.BatchedData)
         return progress._replace(
@@ -224,6 +228,7 @@ class LocalRound:
             num_steps=progress.num_steps + 1,
             sums=self._summed(progress.sums, made.measured, made.num_examples),
             gradient_sum=gradient_sum,
+            uncorrected_sum=added(progress.uncorrected_sum, uncorrected),
             kept=kept,
         )
 

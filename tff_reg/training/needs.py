@@ -21,6 +21,7 @@ class Needs:
     Attributes:
       class_counts: Whether a hook reads a client's number of examples per class.
       gradient_sum: Whether a hook reads the sum of a client's gradients.
+      uncorrected_sum: Whether a hook reads their sum before any correction.
       keys: Names of the methods that draw random numbers.
       weight: Names of the methods that read a client's weight in the mean.
       exact: Names of the methods that need exact sums of uploads.
@@ -31,6 +32,7 @@ class Needs:
 
     class_counts: bool = False
     gradient_sum: bool = False
+    uncorrected_sum: bool = False
     keys: frozenset[str] = frozenset()
     weight: frozenset[str] = frozenset()
     exact: frozenset[str] = frozenset()

@@ -319,7 +319,12 @@ class _TrialRound(local_round.LocalRound):
             lambda: hooks.model,
             training,
             tff.learning.ClientWeighting.NUM_EXAMPLES,
-            needs_lib.Needs(gradient_sum=True, keys=names, activations=names),
+            needs_lib.Needs(
+                gradient_sum=True,
+                uncorrected_sum=True,
+                keys=names,
+                activations=names,
+            ),
         )
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
@@ -352,6 +357,7 @@ def _needs_of(
         weight=frozenset(reading("weight")),
         class_counts=bool(reading("class_counts") | doing("change_logits")),
         gradient_sum=bool(reading("taken") | reading("scaled_gradient_sum")),
+        uncorrected_sum=bool(reading("uncorrected")),
         keys=frozenset(reading("key") | doing("change_batch", "change_pass")),
         activations=frozenset(reading("activations") | reading("preactivations")),
         references=tuple(sorted(hooks.references)),

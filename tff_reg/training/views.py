@@ -52,6 +52,9 @@ class Views:
             decayed = tf.cast(visit.decayed["learning_rate"], dtype)
             scaled = [decayed * total for total in progress.gradient_sum]
             known["scaled_gradient_sum"] = scaled
+        if is_last and progress.uncorrected_sum and has_rate:
+            decayed = tf.cast(visit.decayed["learning_rate"], dtype)
+            known["uncorrected"] = [decayed * t for t in progress.uncorrected_sum]
         first = tf.constant(0)
         if isinstance(self._training.data_form, data_forms.WholeClientData):
             known["total_steps"] = progress.total_steps

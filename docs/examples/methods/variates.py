@@ -25,10 +25,8 @@ class Variates(methods.Method):
 
     def finish(self, local):
         """The client's mean gradient of this round, without the correction."""
-        own, common = local.memory["own"], local.server_memory["common"]
-        corrected = [taken / local.step_size for taken in local.taken]
-        new = [g + o - c for g, o, c in zip(corrected, own, common)]
-        change = [n - o for n, o in zip(new, own)]
+        new = [total / local.step_size for total in local.uncorrected]
+        change = [n - o for n, o in zip(new, local.memory["own"])]
         return methods.Finished(memory={"own": new}, upload={"change": change})
 
     def update_memory(self, server):
