@@ -133,6 +133,7 @@ def _keras_model():
     "changes, message",
     [
         (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must return"),
+        (dict(learning_rate_schedule=min), "give a schedule of tff_reg.training.sched"),
         (dict(methods=["fedprox"]), r"is \['fedprox'\]; give a list of methods, such"),
         (
             dict(client_optimizer_fn=keras.optimizers.Adam()),

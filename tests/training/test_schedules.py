@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tests.methods import linear
-from tff_reg import models, training
+from tff_reg import training
 from tff_reg.training import schedules
 
 
@@ -100,22 +100,36 @@ def test_a_process_trains_with_the_rates_of_a_function(in_process):
         )
 
 
-def test_the_rate_before_any_decay_is_the_highest_of_a_list_as_of_a_warm_up():
-    def rate(round_num):
-        return 0.5 * min(1, round_num / 4)
+def test_the_rate_before_any_decay_of_a_list_is_the_highest_so_far():
+    schedule = schedules.listed([1, 4, 2, 3])
+    found = [float(schedule.highest(tf.constant(r))) for r in range(6)]
+    assert found == [1, 4, 4, 4, 4, 4]
+    # A client's variate is its mean gradient, whatever rate is to come; after a fall of
+    # the rate that by the rate before it, as in the paper.
+    dataset = tf.data.Dataset.from_tensors(linear.batch(0))
+    begun = [np.ones((linear.FEATURES, linear.CLASSES)), np.zeros(linear.CLASSES)]
 
-    shape = {"image_shape": (4, 4, 1), "num_classes": 3}
-    of = ("fedavg", models.build_model_fn("cnn", **shape))
-    listed = training.build(*of, client_learning_rate=rate, total_rounds=6)
-    warm = training.build(*of, client_learning_rate=0.5, warmup_rounds=4)
-    for process in (listed, warm):
-        state = process.initialize()
-        hparams = process.get_hparams(state)["client_work"]
-        assert float(hparams["learning_rate"]) == 0.5
-    settings = training.ProcessSettings.of(
-        "fedavg",
-        learning_rate_schedule="listed",
-        client_learning_rates=tuple(map(rate, range(1, 7))),
+    def variates(*rates):
+        process = training.build(
+            *("scaffold", linear.model_fn),
+            num_clients=1,
+            client_learning_rate=lambda r: rates[min(r, len(rates)) - 1],
+            total_rounds=len(rates),
+        )
+        state, found = linear.started(process, begun), []
+        clients = [process.initial_client_state(state)]
+        for _ in rates:
+            state, clients, _ = process.next(state, [dataset], clients)
+            parts = tf.nest.flatten(clients[0])
+            found.append(np.concatenate([np.ravel(part) for part in parts]))
+        return found
+
+    (alone,), rising, falling = (
+        variates(1e-4),
+        variates(1e-4, 1e-3),
+        variates(1e-3, 1e-4),
     )
-    factors = [float(schedules.of(settings)(tf.constant(r))) for r in range(6)]
-    np.testing.assert_allclose(factors, [0.25, 0.5, 0.75, 1, 1, 1])
+    largest = np.abs(alone).max()
+    np.testing.assert_allclose(rising[0], alone, rtol=1e-6)
+    np.testing.assert_allclose(rising[1], alone, atol=0.02 * largest)
+    np.testing.assert_allclose(falling[1], 0.1 * falling[0], atol=0.02 * largest)

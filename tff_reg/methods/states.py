@@ -180,7 +180,8 @@ class Local:
       hparams: The client optimiser's hyperparameters by name, scalars: `learning_rate`
         with this round's decay, `momentum` if there is one.
       local_steps: K, a scalar: the population's `local_steps`, else `num_steps`.
-      step_size: K lr0, a scalar; only at the end of training.
+      step_size: K lr0, a scalar, lr0 being the learning rate before any decay (of a
+        list of rates the highest so far); only at the end of training.
       weight: The client's weight in the cohort's mean, a scalar in the weights' data
         type; only at the end of training.
       scaled_gradient_sum: The decayed learning rate times the sum of the gradients that

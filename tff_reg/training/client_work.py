@@ -195,10 +195,17 @@ def _build_update(
         else:
             update = client_update_lib.build_client_update(*own)
         with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
-            rate_factor = training.learning_rate_schedule(state["round_num"])
+            schedule = training.learning_rate_schedule
+            hparams: dict[str, Any] = state["hparams"]
+            rate_factor = schedule(state["round_num"])
+            highest = schedule.highest(state["round_num"])
+            if highest is not None:
+                rate_factor, rate = rate_factor / highest, hparams["learning_rate"]
+                rate *= tf.cast(highest, rate.dtype)
+                hparams = collections.OrderedDict(hparams, learning_rate=rate)
         try:
             return update(
-                state["hparams"],
+                hparams,
                 state["round_num"] + 1,
                 rate_factor,
                 received,

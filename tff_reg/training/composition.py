@@ -132,6 +132,12 @@ def build_regularized(
             f"client_weighting is {client_weighting!r}; give"
             " tff.learning.ClientWeighting.UNIFORM or NUM_EXAMPLES."
         )
+    schedule: Any = learning_rate_schedule
+    if not isinstance(schedule, schedules.Schedule):
+        raise TypeError(
+            f"learning_rate_schedule is {schedule!r}; give a schedule of"
+            " tff_reg.training.schedules, such as listed(factors)."
+        )
     training = local_training.LocalTraining(
         client_optimizer_fn,
         tuple(methods),
@@ -370,7 +376,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             )
         rates = schedules.tabulated(rate, chosen["total_rounds"])
         chosen.update(
-            client_learning_rate=max(rates),
+            client_learning_rate=rates[0],
             learning_rate_schedule="listed",
             client_learning_rates=rates,
         )

@@ -320,7 +320,7 @@ class ProcessSettings(PopulationSettings):
         paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
         if rates := changes.get("client_learning_rates"):
-            own["client_learning_rate"] = max(rates)
+            own["client_learning_rate"] = rates[0]
         if changes.get("client_momentum") == 0:
             own["client_nesterov"] = False  # As a run's settings.
         own = of_schedules(own, changes) | of_optimizer(changes)
@@ -344,7 +344,7 @@ def check_chosen(
         if both and rest.get(argument) is not None:
             raise TypeError(f"{argument} replaces {both[0]}: give one of both.")
     rates = settings.client_learning_rates
-    if rates and settings.client_learning_rate != max(rates):
+    if rates and settings.client_learning_rate != rates[0]:
         raise TypeError("client_learning_rates has the rate: no client_learning_rate.")
     for name in ("learning_rate_schedule", "server_learning_rate_schedule"):
         is_cosine = getattr(settings, name) == "cosine"

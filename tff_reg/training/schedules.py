@@ -8,6 +8,7 @@ not decay (drift corrections divide by that learning rate).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Optional
@@ -28,6 +29,10 @@ class Schedule:
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
+
+    def highest(self, round_num: tf.Tensor) -> Optional[tf.Tensor]:
+        """Returns the factor before any decay, if it is not 1 in all rounds."""
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +92,16 @@ class _Listed(Schedule):
     factors: tuple[float, ...]
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
-        factors = tf.constant(self.factors, tf.float64)
-        last = tf.constant(len(self.factors) - 1, round_num.dtype)
-        return tf.gather(factors, tf.minimum(round_num, last))
+        return self._at(round_num, self.factors)
+
+    def highest(self, round_num: tf.Tensor) -> tf.Tensor:
+        """Returns the highest factor up to a round."""
+        return self._at(round_num, tuple(itertools.accumulate(self.factors, max)))
+
+    def _at(self, round_num: tf.Tensor, factors: tuple[float, ...]) -> tf.Tensor:
+        last = tf.constant(len(factors) - 1, round_num.dtype)
+        values = tf.constant(factors, tf.float64)
+        return tf.gather(values, tf.minimum(round_num, last))
 
 
 def constant() -> Schedule:
@@ -179,8 +191,7 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
 def of(settings: ProcessSettings) -> Schedule:
     """Builds the learning-rate schedule from the settings of a process.
 
-    Its factors are relative to `client_learning_rate`, the rate that does not decay; of
-    a list it is the highest, as the peak of a warm-up.
+    Its factors are relative to `client_learning_rate`, the rate that does not decay.
     """
     rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
     if settings.learning_rate_schedule == "listed":

@@ -316,7 +316,7 @@ class _Resolution:
                 raise SettingError(what, "a function", str(error)) from error
             values.update(
                 learning_rate_schedule="listed",
-                client_learning_rate=max(rates),
+                client_learning_rate=rates[0],
                 client_learning_rates=rates,
             )
         elif values["learning_rate_schedule"] == "listed":
@@ -324,10 +324,10 @@ class _Resolution:
             if not rates:
                 why = "it is missing; the listed schedule needs it."
                 raise SettingError("client_learning_rates", None, why)
-            if rate != max(rates):
+            if rate != rates[0]:
                 why = "client_learning_rates has the rate of each round; leave it out."
                 self._refuse("client_learning_rate", why)
-            values["client_learning_rate"] = max(rates)
+            values["client_learning_rate"] = rates[0]
         for name, why in process_settings.missing_of_schedules(values):
             raise SettingError(name, None, why)
         work_settings.resolve(values, self._given)
