@@ -211,7 +211,7 @@ class KerasNetwork(block_model.BlockModel):
     constant = 0.0
 
     def __init__(self, plan: Plan, in_place: bool = False):
-        self._plan = plan
+        self.plan = plan
         if in_place:
             made = [
                 v.value if keras_calls.is_keras_3_variable(v) else v
@@ -266,19 +266,19 @@ class KerasNetwork(block_model.BlockModel):
 
     @property
     def input_spec(self):
-        return self._plan.input_spec
+        return self.plan.input_spec
 
     @property
     def is_random(self) -> bool:
-        return self._plan.is_random
+        return self.plan.is_random
 
     @property
     def sets_trained_weights(self) -> bool:
-        return self._plan.sets_trained_weights
+        return self.plan.sets_trained_weights
 
     @property
     def gives_probabilities(self) -> bool:
-        return self._plan.gives_probabilities
+        return self.plan.gives_probabilities
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -294,7 +294,7 @@ class KerasNetwork(block_model.BlockModel):
         made = self._trained if trainable else self._changing
         head = self.blocks[-1].linear_layer
         held = {
-            n for n in self._head_positions.values() if n not in self._plan.constants
+            n for n in self._head_positions.values() if n not in self.plan.constants
         }
         in_place = {id(self._made[n]) for n in held}
         own = [] if head is None else [*head.trainable_variables]
@@ -307,24 +307,24 @@ class KerasNetwork(block_model.BlockModel):
     @property
     def keras_layers(self) -> list[Any]:
         """The Keras model and its layers, at any depth."""
-        return keras_internals.layers_of(self._plan.model)
+        return keras_internals.layers_of(self.plan.model)
 
     @property
     def weight_names(self) -> dict[int, str]:
         """The Keras model's names of its weights by the `id` of our variable."""
-        return {id(v): name for v, name in zip(self._made, self._plan.names)}
+        return {id(v): name for v, name in zip(self._made, self.plan.names)}
 
     @property
     def layer_variables(self) -> dict[str, list[tf.Variable]]:
         """Our trained variables of each layer of the Keras model, by its name."""
         return {
             layer.name: [self.standing_for(v) for v in layer.trainable_weights]
-            for layer in self._plan.model.layers
+            for layer in self.plan.model.layers
         }
 
     def standing_for(self, variable: Any) -> tf.Variable:
         """Returns our variable in place of a variable of the Keras model."""
-        known = [id(v) for v in self._plan.variables]
+        known = [id(v) for v in self.plan.variables]
         return self._made[known.index(id(variable))]
 
     def variables_of(self, model: Any, trainable: bool) -> list[tf.Variable]:
@@ -340,7 +340,7 @@ class KerasNetwork(block_model.BlockModel):
     def __call__(self, x, forward: ForwardPass):
         """Runs the whole network; see `BlockModel`."""
         self.check_supports(forward)
-        plan = self._plan
+        plan = self.plan
         call = self._call(plan.model, _cast(x, plan.input_spec), forward)
         ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
         if plan.head is not None:
@@ -366,7 +366,7 @@ class KerasNetwork(block_model.BlockModel):
 
     def logits_of(self, output: Any) -> Any:
         """Returns the logits of the model's output."""
-        gives_probabilities = self._plan.gives_probabilities
+        gives_probabilities = self.plan.gives_probabilities
         return self.shifted(_log(output)) if gives_probabilities else output
 
     def shifted(self, logits: Any) -> Any:
@@ -382,29 +382,29 @@ class KerasNetwork(block_model.BlockModel):
             return x
         call = self._call(model, x, forward)
         if forward.keep is not None:
-            for activation in keras_activations.Activations(call, self._plan.head):
+            for activation in keras_activations.Activations(call, self.plan.head):
                 forward.keep((activation, call.output))
-        if model is self._plan.model and self._plan.head is not None:
-            return keras_calls.input_of(self._plan.head, call)
+        if model is self.plan.model and self.plan.head is not None:
+            return keras_calls.input_of(self.plan.head, call)
         return call.output
 
     @property
     def source(self) -> Any:
         """The user's Keras model, with the weights that it has."""
-        return self._plan.model
+        return self.plan.model
 
     def keras_model(self) -> Any:
         """Returns the user's Keras model with this network's weights."""
         head = self.blocks[-1].linear_layer
-        if self._plan.head is not None and not isinstance(head, KerasDense):
+        if self.plan.head is not None and not isinstance(head, KerasDense):
             raise ValueError(
-                f"The last layer of {self._plan.model.name!r} was replaced by a"
+                f"The last layer of {self.plan.model.name!r} was replaced by a"
                 f" {type(head).__name__} (fedetf does so), which the Keras model"
                 " cannot hold."
             )
         for variable, ours in self._pairs():
             variable.assign(np.asarray(ours))
-        return self._plan.model
+        return self.plan.model
 
     def _pairs(self) -> list[tuple[Any, tf.Variable]]:
         """Returns pairs of a weight of the Keras model and our variable for it."""
@@ -412,10 +412,10 @@ class KerasNetwork(block_model.BlockModel):
         head = self.blocks[-1].linear_layer
         for name, n in self._head_positions.items():
             standing[n] = getattr(head, name, standing[n])
-        return list(zip(self._plan.variables, standing))
+        return list(zip(self.plan.variables, standing))
 
     def _call(self, model: Any, x: Any, forward: ForwardPass) -> keras_calls.Call:
-        plan = self._plan
+        plan = self.plan
         trained = {id(v) for v in plan.model.trainable_weights}
         if forward.training and trained != set(
             map(id, plan.variables[: plan.num_trainable])
