@@ -97,9 +97,14 @@ def _mean_gradient(optimizer, decay, weights, examples, steps):
     return [t / steps for t in total]
 
 
+class _Half(training.schedules.Schedule):
+    def __call__(self, round_num):
+        return 0.5
+
+
 @pytest.mark.parametrize("kind", _optimizers(0.0))
 def test_the_mean_gradient_of_a_client_is_right_for_any_optimizer(kind):
-    decay_of_rate = 0.5
+    decay_of_rate = _Half()(0)
     # TFF's own have a float32 rate.
     decay, atol = (0.1, 1e-12) if kind == "nesterov" else (0.0, 1e-6)
     optimizer = _optimizers(decay)[kind]
@@ -120,7 +125,7 @@ def test_the_mean_gradient_of_a_client_is_right_for_any_optimizer(kind):
     process = linear.build(
         methods.SCAFFOLD(),
         client_optimizer_fn=optimizer,
-        learning_rate_schedule=lambda round_num: decay_of_rate,
+        learning_rate_schedule=_Half(),
     )
     state = linear.started(process, start)
     clients = [process.initial_client_state(state)] * 2
