@@ -147,18 +147,22 @@ def _bounded(mean: Any, zeroing: bool, clipping: bool) -> AggregationFactory:
         mean = tff.aggregators.clipping_factory(norm, mean)
     if zeroing:
         norm = _quantile(10.0, 0.98, learning_rate=math.log(10.0))
-        mean = tff.aggregators.zeroing_factory(norm.map(_far_above), mean)
+        mean = tff.aggregators.zeroing_factory(norm.map(_far_above()), mean)
     return mean
 
 
-@tff.tensorflow.computation(np.float32)
-def _twice_and_one(norm: Any):
-    return 2.0 * norm + 1.0
+def _far_above() -> tff.Computation:
+    """Returns norm -> 2 norm + 1, at the server."""
 
+    @tff.tensorflow.computation(np.float32)
+    def twice_and_one(norm: Any):
+        return 2.0 * norm + 1.0
 
-@tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
-def _far_above(norm: Any):
-    return tff.federated_map(_twice_and_one, norm)
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
+    def at_server(norm: Any):
+        return tff.federated_map(twice_and_one, norm)
+
+    return at_server
 
 
 def _quantile(initial: float, target: float, learning_rate: float) -> Any:
@@ -167,7 +171,7 @@ def _quantile(initial: float, target: float, learning_rate: float) -> Any:
 
 
 class _OfTrained(tfp.NoPrivacyQuantileEstimatorQuery):
-    """Estimates a quantile of norms above 0: a client that did not train sends 0."""
+    """Quantile of the norms above 0, as a client that did not train sends 0."""
 
     def preprocess_record(self, params: Any, record: Any) -> Any:
         below, weight = super().preprocess_record(params, record)

@@ -212,8 +212,9 @@ class LocalRound:
         factor = self._rate_factor(locals_)
 
         def added(total: Any, followed: Any) -> tuple[Any, ...]:
-            one = 1 if factor is None else factor
-            return tuple(t + one * g for t, g in zip(total, followed))
+            if factor is not None:
+                followed = [factor * g for g in followed]
+            return tuple(t + g for t, g in zip(total, followed))
 
         gradient_sum = progress.gradient_sum
         if self._sums_gradients:
