@@ -5,16 +5,16 @@ import pytest
 from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.finished import read_csv
 from tff_reg import experiment
-from tff_reg.experiment.report import cells as cells_lib
+from tff_reg.experiment.report import quantities
 
 
 def test_means_and_sample_deviations_by_hand():
-    assert cells_lib.mean([1.0, 2.0, 6.0]) == 3.0
+    assert quantities.mean([1.0, 2.0, 6.0]) == 3.0
     # Squares 4 + 1 + 9 = 14; 14 / 2 = 7. (Of the population it would be 14 / 3.)
-    assert cells_lib.deviation([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)
-    assert cells_lib.deviation([1.0]) is None
-    assert cells_lib.mean([1.0, None]) is None
-    assert cells_lib.deviation([1.0, None, 2.0]) is None
+    assert quantities.deviation([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)
+    assert quantities.deviation([1.0]) is None
+    assert quantities.mean([1.0, None]) is None
+    assert quantities.deviation([1.0, None, 2.0]) is None
 
 
 def test_rows_are_means_over_seeds_and_the_csv_has_them_at_full_precision(

@@ -8,7 +8,7 @@ import pytest
 from tests.experiment.compared import lines_of, text_of, write_run
 from tff_reg import experiment
 from tff_reg.analysis import cost, curvature
-from tff_reg.experiment.report import comparison, finished_runs, table, trained
+from tff_reg.experiment.report import comparison, finished_runs, quantities, trained
 from tff_reg.experiment.series import batch
 
 
@@ -34,10 +34,10 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
     for number, run in enumerate(four_runs):
         with pytest.raises(comparison.ComparisonError, match="bin/analyze hessian"):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
-        assert not finished_runs.is_analysed(run, columns)
+        assert not quantities.is_analysed(run, columns)
         analyse(run, trace=10.0 * number, clients=1)
-        assert finished_runs.is_analysed(run, columns)
-        assert not finished_runs.is_analysed(run, columns, settings={"clients": 2})
+        assert quantities.is_analysed(run, columns)
+        assert not quantities.is_analysed(run, columns, settings={"clients": 2})
     rows = experiment.compare(four_runs, tmp_path / "o", columns=columns)
     # The runs are of fedavg, fedavg, fedprox, fedprox, or by seeds.
     traces = sorted(row["trace_mean"] for row in rows)
@@ -141,7 +141,7 @@ def test_references_cost_what_they_compute_and_refuse_what_they_lack(tmp_path):
         assert found.megabytes_down == found.megabytes_up == 0 < found.forward_mflops
         config = types.SimpleNamespace(process=process)
         with pytest.raises(ValueError, match=f"{column}: runs of {process} have none"):
-            table.check_measured([column], [config])
+            quantities.check_measured([column], [config])
     with pytest.raises(ValueError, match="local has no model that clients share"):
         trained.load(tmp_path / "local")
     run = types.SimpleNamespace(config=config, kind="server")

@@ -31,7 +31,7 @@ from typing import Any, Optional
 from tff_reg import files, tables
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
-from tff_reg.experiment.report import finished_runs, trained
+from tff_reg.experiment.report import quantities, trained
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
 
@@ -341,7 +341,8 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         "lambda_max": (results["eigenvalues"]["values"][0], None),
         "trace": (results["trace"]["mean"], results["trace"]["standard_error"]),
     }
-    for name in finished_runs.CLIENTS_COLUMNS if "clients" in results else ():
+    of_clients = quantities.needing([*quantities.TABLE], quantities.OF_CLIENTS)
+    for name in of_clients if "clients" in results else ():
         numbers[name] = (results["clients"][name], None)
     return [
         {"quantity": name, "value": value, "standard_error": error}

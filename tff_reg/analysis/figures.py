@@ -14,7 +14,7 @@ from typing import Any
 
 from tff_reg import curves, files, tables
 from tff_reg.analysis import curvature, estimates, landscape, plane, spectra
-from tff_reg.experiment.report import cells as cells_lib, finished_runs
+from tff_reg.experiment.report import finished_runs, quantities
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
@@ -137,7 +137,7 @@ def _write_curves(
                     row,
                     rounds,
                     [statistics.fmean(each) for each in values],
-                    [cells_lib.deviation(each) or 0.0 for each in values],
+                    [quantities.deviation(each) or 0.0 for each in values],
                 )
             )
     if panels:
@@ -158,7 +158,7 @@ def _write_compute_time(
             (
                 statistics.fmean([each["median_round_seconds"] for each in found]),
                 statistics.fmean(accuracies),
-                cells_lib.deviation(accuracies) or 0.0,
+                quantities.deviation(accuracies) or 0.0,
             )
         )
     drawn = [

@@ -16,6 +16,7 @@ from tff_reg.commands import command_line, several
 from tff_reg.experiment.report import (
     comparison,
     finished_runs,
+    quantities,
     table,
 )
 from tff_reg.experiment.report.differences import BASELINE, baseline_of
@@ -43,7 +44,7 @@ _OWN = (
     *series.SETTINGS,
     _RUN_DIRS,
     BASELINE,
-    table.COLUMNS_SETTING,
+    quantities.COLUMNS,
     finished_runs.WEIGHTS,
     *_OF_RUNS,
     *jobs.SETTINGS,
@@ -135,8 +136,17 @@ def planned(given):
         processes=given.processes,
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
         **{each.name: given[each.name].value for each in _OF_RUNS},
-        baseline=given.baseline,
+        **_of_layout(given),
     )
+
+
+def _of_layout(given):
+    """Returns what tables show beside the rounds and targets."""
+    return {
+        "baseline": given.baseline,
+        "columns": given.columns or (),
+        "weights": several.value_of(given, finished_runs.WEIGHTS),
+    }
 
 
 def try_runs(given, plan, done, begin):
@@ -160,18 +170,14 @@ def main(argv, stop, executor=None):
         plan: Any = None
         groups = given_groups(given)
         command_line.needed("output_dir", given.output_dir)
-        weights = several.value_of(given, finished_runs.WEIGHTS)
-        wanted = {name: given[name].value for name in _OF_TABLES}
-        asked, first = experiment.RunConfig.of(wanted), []
-        if groups is not None:
-            given.baseline = baseline_of(given.baseline, [*groups])
-        else:
+        if groups is None:
             plan = planned(given)
-            asked, first = plan.asked, plan.first
-        columns = table.parse_columns(
-            given.columns or (), asked.target_accuracies or ()
-        )
-        table.check_measured(columns, [run.config for run in first])
+            layout, first = plan.layout, plan.first
+        else:
+            wanted = {name: given[name].value for name in _OF_TABLES}
+            asked, first = experiment.RunConfig.of(wanted), []
+            layout = table.Layout.of(asked, **_of_layout(given))
+            baseline_of(given.baseline, [*groups])
         executor = executor or several.executor(given)
         begin = functools.partial(several.begin, given, stop=stop, executor=executor)
         done = begin(first)
@@ -186,16 +192,14 @@ def main(argv, stop, executor=None):
         several.print_commands(done)
         return
     of_files = {"title": given.title or "", "command": shlex.join([_COMMAND, *argv])}
-    options = {"columns": columns, "weights": weights}
     with several.carried_out(done, fail):
         if groups is not None:
-            options["baseline"] = given.baseline
-            has_table = comparing.tabulate(groups, asked, done, **options)
+            has_table = comparing.tabulate(groups, done, layout)
             contents = comparison.contents(has_table, **of_files)
             made = files.write_only(given.output_dir, contents, comparison.FILES)
         else:
             print(*plan.protocol(), "", sep="\n", flush=True)
-            has_table = plan.run(done, begin, given.output_dir, **options, **of_files)
+            has_table = plan.run(done, begin, given.output_dir, **of_files)
             made = plan.files
     if has_table:
         several.show(given.output_dir, made)

@@ -1,17 +1,26 @@
-"""`tff_reg.run`: a run in a line of Python, also with the user's own data and model."""
+"""`tff_reg.run` and `tff_reg.compare`: runs and comparisons in a line of Python.
+
+They do what `bin/run` and `bin/compare` do, also with the user's own data and model.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
+import os
+import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
-from tff_reg import lazy
+from tff_reg import lazy, tables
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import comparison, protocol
+from tff_reg.experiment.report import comparison, protocol, settings_table
+from tff_reg.experiment.report.finished_runs import ComparisonError
+from tff_reg.experiment.report.table import Row, Table
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     live_curve,
@@ -19,9 +28,11 @@ from tff_reg.experiment.rounds import (
     training,
 )
 from tff_reg.experiment.rounds.callbacks import Callback
+from tff_reg.experiment.rounds.loop import TrainingError, name_of
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.experiment.rounds.training import with_arguments_of
+from tff_reg.experiment.series import batch, comparing, plan as series
 from tff_reg.settings import SettingError, settings_of
 
 if TYPE_CHECKING:
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
     import tf_keras
 
     from tff_reg import data
+    from tff_reg.lazy import mpl_figure, pandas
 
     Pair = tuple[Any, Any]
     ClientData = Union[Pair, Mapping[str, Pair], data.ArrayClientData]
@@ -204,3 +216,248 @@ def run(arguments: Arguments) -> RunResult:
     if config.output_dir:
         comparison.report_run(checked.config.output_dir, "tff_reg.run, in Python")
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The result of `tff_reg.compare`; prints, and shows in a notebook, as a table.
+
+    Attributes:
+      rows: One row per method: numbers by column as in `table.csv` (accuracies are 0 to
+        1), None for an empty cell.
+      settings: With `settings`, the comparison under each by its heading, such as
+        `concentration=0.1`; empty otherwise.
+      failed: The reasons of failed runs, a grid's among them, by the runs' names; empty
+        if all finished.
+      output_dir: Directory of the runs and the files; None if nothing was written.
+    """
+
+    rows: list[Row]
+    failed: dict[str, str]
+    output_dir: Optional[str]
+    _table: Union[Table, settings_table.SettingsTable] = dataclasses.field(repr=False)
+    settings: Mapping[str, Comparison] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """The `rows` as a pandas DataFrame.
+
+        Raises:
+          ImportError: If pandas is not installed.
+        """
+        return tables.to_pandas(self.rows, "rows")
+
+    def plot(self) -> mpl_figure.Figure:
+        """Draws test accuracy by round, mean over seeds with bands of one deviation.
+
+            comparison.plot().savefig("curves.pdf")
+
+        With `settings` there is one panel for each.
+
+        Returns:
+          A matplotlib figure, which a notebook shows.
+
+        Raises:
+          ValueError: If no run measured its accuracy.
+        """
+        if isinstance(self._table, settings_table.SettingsTable):
+            figure = self._table.draw()
+        else:
+            drawn = comparison.by_round(self._table.groups)
+            figure = comparison.draw(self._table, drawn) if drawn else None
+        if figure is None:
+            raise ValueError("No run measured an accuracy that could be drawn.")
+        return figure
+
+    def to_latex(self) -> str:
+        """Returns the table for LaTeX (booktabs), as in `table.tex`."""
+        return self._table.latex()
+
+    def __str__(self) -> str:
+        return self._table.markdown()
+
+    def _repr_markdown_(self) -> str:
+        return self._table.markdown()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compared(Arguments):
+    """The arguments of `tff_reg.compare`.
+
+    Attributes:
+      processes: Methods or combinations of methods; `all` for every method.
+      seeds: Number of seeds (0, 1, ...), or a list; each is one run per process.
+      grid: Values to try by setting, such as `{"fedprox_strength": [0.001, 0.01]}`:
+        each method tries all combinations of the settings that it has on held-out
+        training examples (`validation_share`, 0.1 by default), and then runs with the
+        best.
+      settings: Settings to compare the methods under, each a column of the table: a
+        list of groups, such as `[{"concentration": [0.1, 0.3]}, {"partition":
+        "shards", "classes_per_client": 2}]`, of which each has all combinations of its
+        values; or a text, as for `bin/compare`.
+      baseline: The process that the others are compared with, seed by seed; by default
+        the first.
+    """
+
+    CALLED: ClassVar[str] = "tff_reg.compare"
+
+    process: None = None  # That of a single run.
+    processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
+    seeds: Union[int, Sequence[int]] = 1
+    grid: Union[str, Mapping[str, Sequence[Any]], None] = None
+    settings: Union[str, series.Values, Sequence[series.Values], None] = None
+    baseline: Optional[str] = None
+
+
+class _Rounds(progress_lib.Bar):
+    """A progress bar of a run's rounds, without the description of the run."""
+
+    def say(self, line: str) -> None:
+        if self._bar is not None:
+            super().say(line)
+
+
+@with_arguments_of(Compared)
+def compare(arguments: Compared) -> Comparison:
+    """Runs methods under one protocol and tabulates them: `bin/compare` from Python.
+
+        comparison = tff_reg.compare(["fedavg", "fedprox+man"], seeds=2)
+        comparison.table        # a pandas DataFrame
+        comparison.plot()
+
+    The first argument lists methods or combinations (`all`: every method). The keyword
+    arguments are those of `tff_reg.run` and `seeds` (how many, or which). All methods
+    have the same settings, by default those of the task. With a Keras model as `model`
+    every run begins with its weights; a function of the seed makes one for each seed.
+    Every run has copies of the callbacks of its own.
+
+    The runs follow one another in this process. With `output_dir` they are kept there
+    as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
+    `curves.png`, `curves.pdf`, ...), and the same call again resumes; without it
+    nothing is kept. Failed runs are named, and the table has the other runs. With
+    `settings` the result's `settings` has the comparison under each, and its own table
+    one column for each.
+
+    Returns:
+      The `Comparison`.
+
+    Raises:
+      SettingError: If a run cannot be set up.
+      TypeError: If an argument does not exist or is of another kind.
+      ValueError: If the data are inconsistent, or do not fit the model.
+      TrainingError: If all runs failed.
+      ComparisonError: If the seeds of a method ended after different rounds.
+    """
+    for name, why in (
+        ("process", "the first argument lists them."),
+        ("seed", "give seeds, how many or which."),
+    ):
+        if getattr(arguments, name) is not None:
+            raise SettingError(name, getattr(arguments, name), why)
+    names, seeds = arguments.processes, series.SEEDS.of(arguments.seeds)
+    names = series.process_names([names] if isinstance(names, str) else names)
+    check_sampling(arguments, names)
+    of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
+    with contextlib.ExitStack() as stack:
+        where = arguments.output_dir or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
+        )
+
+        def request(column: Mapping[str, Any]) -> tuple[Any, Any]:
+            own = dict(column, output_dir=where)
+            made = {
+                seed: dataclasses.replace(each, **own).to_config()
+                for seed, each in of_seeds.items()
+            }
+            config, tasks = made[seeds[0]]
+            is_split = getattr(tasks, "positions", None) is not None
+            if is_split and arguments.grid is not None:
+                why = "client_data={...} has no examples to hold out; give (x, y)."
+                raise SettingError("grid", None, why)
+            return config, {seed: tasks for seed, (_, tasks) in made.items()}
+
+        def begin(planned: Sequence[series.PlannedRun]) -> batch.Batch:
+            return _Here(planned, arguments, errors)
+
+        plan = comparing.Comparing(
+            request,
+            processes=names,
+            seeds=seeds,
+            settings=arguments.settings,
+            grid=arguments.grid,
+            baseline=arguments.baseline,
+        )
+        errors: list[Exception] = []
+        sampled = {"sample_fn": name_of(arguments.sample_fn)}
+        if not isinstance(arguments.progress, progress_lib.Silence):
+            print(*plan.protocol(**sampled), "", sep="\n", flush=True)
+        kept = where if arguments.output_dir else None
+        command = "tff_reg.compare, in Python"
+        try:
+            made = plan.run(begin(plan.first), begin, kept, command=command)
+        except ComparisonError as error:
+            text = str(error).replace(f"{where}{os.sep}", "")
+            told = "" if kept else " With output_dir the runs are kept."
+            raise ComparisonError(text + told) from error
+    if not made:
+        raise (
+            errors[0]
+            if errors
+            else TrainingError("No setting of the grid ended finite.")
+        )
+    rest = (plan.failed, kept)
+    found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
+    if arguments.settings is None:
+        return found[""]
+    table = settings_table.SettingsTable(plan.headings, made)
+    return Comparison(table.rows(), *rest, table, found)
+
+
+class _Here(batch.Batch):
+    """Runs that follow one another in this process."""
+
+    def __init__(self, planned, arguments: Compared, errors: list[Exception]):
+        """Starts nothing; `errors` gets those of failed runs."""
+        is_silent = isinstance(arguments.progress, progress_lib.Silence)
+        say = (lambda *_, **__: None) if is_silent else print
+        super().__init__(planned, (), executor=object(), say=say)
+        self._arguments, self._errors = arguments, errors
+
+    def run_one(self, planned: series.PlannedRun) -> Optional[str]:
+        """Carries out a run; returns None, or why it failed."""
+        given, config = self._arguments, planned.config
+        # A finished run with the user's functions, data or model is checked again.
+        is_plain = given.sample_fn is None and not given.metrics
+        is_plain = is_plain and given.client_data is None and config.model is not None
+        if planned.is_finished and is_plain:
+            return None
+        shown = progress_lib.for_this_output(config.total_rounds)
+        is_bar = isinstance(shown, progress_lib.Bar)
+        progress = _Rounds(config.total_rounds) if is_bar else progress_lib.Silence()
+        try:
+            carried_out(
+                _with_own_callbacks(given),
+                CheckedRun(planned.asked, planned.tasks),
+                given.progress or progress,
+            )
+        except (TrainingError, ValueError) as error:
+            self._errors.append(error)
+            return str(error)
+        return None
+
+    def _begin(self, head: str) -> None:
+        """Says nothing: progress bars are between the head and the result."""
+
+
+def _with_own_callbacks(arguments: Arguments) -> Arguments:
+    """Returns the arguments with copies of the callbacks, whose state is a run's."""
+    try:
+        callbacks = copy.deepcopy(arguments.callbacks)
+    except (TypeError, copy.Error) as error:
+        raise TypeError(
+            f"Every run of a comparison needs copies of the callbacks, and one cannot"
+            f" be copied ({error}): make what it holds in on_start."
+        ) from error
+    return dataclasses.replace(arguments, callbacks=callbacks)

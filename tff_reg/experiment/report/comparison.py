@@ -20,6 +20,7 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,21 +29,18 @@ from typing import Any, Optional, Union
 from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import (
-    cells,
-    differences,
-    finished_runs,
-    measures as measures_lib,
-    page,
-    protocol as protocol_lib,
-    table as table_lib,
+from tff_reg.experiment.report import finished_runs, page, quantities
+from tff_reg.experiment.report.finished_runs import ComparisonError, Run
+from tff_reg.experiment.report.table import (
+    Groups,
+    Layout,
+    Row,
+    Table,
+    Tuned,
+    accuracy_of,
 )
-from tff_reg.experiment.report.finished_runs import HOW, ComparisonError
-from tff_reg.experiment.report.measures import Groups
-from tff_reg.experiment.report.table import Row, Tuned
 from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
-from tff_reg.training import process_settings
 
 # All that a comparison can write, with a grid and with settings.
 FILES = (
@@ -53,7 +51,6 @@ FILES = (
     page.FILE,
     *("grid.csv", "sensitivity.png", "sensitivity.pdf"),
 )
-_MEASURES = ("target_measure", "target_model")
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of accuracy by it, and the label across.
 _BY_COST = {
@@ -62,6 +59,7 @@ _BY_COST = {
     "megabytes": ("curves_megabytes", f"Megabytes to and from {_CLIENT}"),
 }
 
+_PLAIN = Layout()
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
 
@@ -90,7 +88,8 @@ def compare(
       target_accuracies: Accuracies (0 to 1) whose first round gets a column.
       target_measure: As in `RunConfig`; None for the value in each run's config.
       target_model: As in `RunConfig`; None for the value in each run's config.
-      columns: Columns of `table.md`, of `table.COLUMNS`; empty for the default columns.
+      columns: Columns of `table.md`, of `quantities.COLUMNS`; empty for the default
+        columns.
       weights: The weights at which the Hessian's eigenvalue and trace are measured.
       tuned: The results of tuning, by group name.
       missing: Names of unfinished runs, which the notes list; nothing is in bold then.
@@ -114,66 +113,39 @@ def compare(
             "target_model": target_model,
         }
     )
-    table = tabulate(
-        runs,
-        asked,
-        columns=columns,
-        weights=weights,
-        tuned=tuned,
-        missing=missing,
-        baseline=baseline,
-    )
+    layout = Layout.of(asked, columns, weights=weights, baseline=baseline)
+    table = tabulate(runs, layout, tuned, missing)
     files.write_only(output_dir, contents(table, title), FILES)
     return table.rows()
 
 
 def tabulate(
     runs: Runs,
-    asked: Optional[RunConfig] = None,
-    *,
-    columns: Sequence[str] = (),
-    weights: str = finished_runs.WEIGHTS.default,
+    layout: Layout = _PLAIN,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
-    baseline: Optional[str] = None,
-) -> table_lib.Table:
-    """Makes the table of `compare`, and writes nothing.
-
-    `asked` has its rounds, targets and their measure; other arguments are the same.
-    """
-    rounds, targets = (
-        tuple(dict.fromkeys(getattr(asked, name, None) or ()))
-        for name in ("accuracy_at_rounds", "target_accuracies")
-    )
-    measures = {name: getattr(asked, name, None) for name in _MEASURES}
-    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets}
-    wanted |= {name: each for name, each in measures.items() if each is not None}
-    columns = table_lib.parse_columns(columns, targets)
-    groups = _groups(runs, wanted, columns, weights)
-    if not (baseline and missing):  # Its runs may be the missing ones.
-        baseline = differences.baseline_of(baseline, [*groups])
-    return table_lib.Table(
-        groups,
-        rounds,
-        targets,
-        columns,
-        weights,
-        measures_lib.reaching(groups, measures) if targets else "",
-        _protocol(groups, tuned),
-        tuned,
-        missing,
-        baseline,
-    )
+) -> Table:
+    """Makes the table of `compare`, and writes nothing."""
+    named = runs if isinstance(runs, Mapping) else {"": runs}
+    groups: dict[str, list[Run]] = {}
+    for given, paths in named.items():
+        for run in map(layout.read, paths):
+            name = given or run.config.get("process") or run.path.name
+            groups.setdefault(name, []).append(run)
+    if not groups or not all(named.values()):
+        raise ComparisonError("There are no runs to compare, or a name has none.")
+    for group in groups.values():
+        _check_alike(group)
+    _check_analysed_alike([*itertools.chain(*groups.values())], layout.columns)
+    return Table(groups, layout, tuned, missing)
 
 
-def contents(
-    table: table_lib.Table, title: str = "", command: str = ""
-) -> dict[str, Any]:
+def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]:
     """Returns the contents of a comparison's files by name, of `FILES`.
 
     `title` is that of the pictures and the report, which also shows the command.
     """
-    head = title or measures_lib.accuracy(table.groups)
+    head = title or accuracy_of(table.groups)
     return {
         **_curves_files(table, title),
         **_by_cost(table, title),
@@ -182,9 +154,9 @@ def contents(
     }
 
 
-def section(table: table_lib.Table) -> list[str]:
+def section(table: Table) -> list[str]:
     """Returns the parts of a report on a table."""
-    up = f"{measures_lib.accuracy(table.groups)} (%)"
+    up = f"{accuracy_of(table.groups)} (%)"
     drawn = page.curves_of(by_round(table.groups), up)
     return [table.html(), drawn, page.clients_of(table.groups)]
 
@@ -193,65 +165,23 @@ def report_run(run_dir: files.PathLike, command: str) -> None:
     """Writes `report.html` of a finished run to the run's directory."""
     table = tabulate([run_dir])
     (name,) = table.groups
-    title = f"{catalogue.published_name(name)}: {measures_lib.accuracy(table.groups)}"
+    title = f"{catalogue.published_name(name)}: {accuracy_of(table.groups)}"
     text = page.page(title, section(table), table.groups, command)
     files.write_text(pathlib.Path(run_dir) / page.FILE, text)
 
 
-def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:
-    return protocol_lib.of(
-        configs(groups),
-        # Methods after different numbers of rounds are not compared.
-        chosen={n for each in tuned.values() for n in each.settings} - {"total_rounds"},
-    )
-
-
-def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
-    """Returns the runs' configs, with the rounds that were done."""
-    return {
-        name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
-        for name, group in groups.items()
-    }
-
-
-def _rounds(run: finished_runs.Run) -> Any:
-    """The rounds of a run; of how many, if its learning rates depend on that."""
-    done, total = run.summary["rounds"], run.config.get("total_rounds")
-    if run.ends_itself:
-        return total
-    is_part = process_settings.depend_on_total(run.config) and done != total
-    return f"{done} of {total}" if is_part else done
-
-
-def _groups(
-    runs: Runs, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
-) -> dict[str, list[finished_runs.Run]]:
-    named = runs if isinstance(runs, Mapping) else {"": runs}
-    groups: dict[str, list[finished_runs.Run]] = {}
-    for given, paths in named.items():
-        for path in paths:
-            run = finished_runs.read(path, wanted, columns, weights)
-            name = given or run.config.get("process") or run.path.name
-            groups.setdefault(name, []).append(run)
-    if not groups or not all(named.values()):
-        raise ComparisonError("There are no runs to compare, or a name has none.")
-    for group in groups.values():
-        _check_alike(group)
-    _check_analysed_alike([run for group in groups.values() for run in group])
-    return groups
-
-
-def _check_analysed_alike(runs: Sequence[finished_runs.Run]) -> None:
+def _check_analysed_alike(runs: Sequence[Run], columns: Sequence[str]) -> None:
     first, *others = runs
+    how = quantities.how_measured(first, columns)
     for run in others:
-        if run.analyses.get(HOW) != first.analyses.get(HOW):
+        if quantities.how_measured(run, columns) != how:
             raise ComparisonError(
                 f"The Hessians of {first.path} and {run.path} were measured with"
                 " different settings; repeat bin/analyze hessian with the same."
             )
 
 
-def _check_alike(group: Sequence[finished_runs.Run]) -> None:
+def _check_alike(group: Sequence[Run]) -> None:
     first, *others = group
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
@@ -286,13 +216,13 @@ def by_round(groups: Groups) -> list[curves.Curve]:
 
 
 def draw(
-    table: table_lib.Table,
+    table: Table,
     drawn: Sequence[curves.Curve],
     title: str = "",
     across: str = curves.ROUNDS,
 ) -> mpl_figure.Figure:
     """Draws curves of a table's groups, methods by their published names."""
-    up = f"{measures_lib.accuracy(table.groups)} (%)"
+    up = f"{accuracy_of(table.groups)} (%)"
     return curves.draw_curves(published(drawn), title=title, across=across, up=up)
 
 
@@ -304,7 +234,7 @@ def published(drawn: Sequence[curves.Curve]) -> list[curves.Curve]:
     ]
 
 
-def _curves_files(table: table_lib.Table, title: str) -> dict[str, Any]:
+def _curves_files(table: Table, title: str) -> dict[str, Any]:
     found = by_round(table.groups)
     rows = [
         {
@@ -322,15 +252,19 @@ def _curves_files(table: table_lib.Table, title: str) -> dict[str, Any]:
     return {"curves.csv": tables.to_csv(rows), **drawn}
 
 
-def _by_cost(table: table_lib.Table, title: str) -> dict[str, bytes]:
+def _by_cost(table: Table, title: str) -> dict[str, bytes]:
     """Draws accuracy by what was spent; multiply-adds as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
     made = {}
     for cost, (name, across) in _BY_COST.items():
-        is_asked = table.targets or cost in (*table.columns, "multiply_adds")
-        if is_asked and all(cost in run.costs for run in runs):
+        layout = table.layout
+        is_asked = layout.targets or cost in layout.columns
+        if cost == "multiply_adds":
+            is_asked = quantities.needing(layout.columns, quantities.COST)
+        spent = {run.path: run.spent(cost) for run in runs} if is_asked else {}
+        if spent and all(spent.values()):
             found = _curves(
-                table.groups, lambda run, at, of=cost: _latest(run.costs[of], at)
+                table.groups, lambda run, at, of=spent: _latest(of[run.path], at)
             )
             if found:
                 made |= curves.pictures(draw(table, found, title, across), name)
@@ -339,7 +273,7 @@ def _by_cost(table: table_lib.Table, title: str) -> dict[str, bytes]:
 
 def _curves(
     groups: Groups,
-    place: Callable[[finished_runs.Run, int], float],
+    place: Callable[[Run, int], float],
 ) -> list[curves.Curve]:
     """Returns the curves of the groups that were evaluated."""
     found = []
@@ -354,7 +288,7 @@ def _curves(
         ]
         if rounds:
             means = [statistics.fmean(each) for each in values]
-            bands = [cells.deviation(each) or 0.0 for each in values]
+            bands = [quantities.deviation(each) or 0.0 for each in values]
             found.append(curves.Curve(name, places, means, bands))
     return found
 

@@ -6,6 +6,7 @@ Nothing is written to the run's directory.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
@@ -25,34 +26,6 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.settings import Setting
 
-# Quantities of `hessian.csv`, with their headings in a table: of the analysed weights,
-FLATNESS_COLUMNS = {"lambda_max": "lambda_max (in magnitude)", "trace": "H_T"}
-# and of the clients' models after one more round of training from the server's.
-CLIENTS_COLUMNS = {
-    "h_n": "H_N",
-    "h_d": "H_D",
-    "h_n_code": "H_N (code)",
-    "h_d_code": "H_D (code)",
-    "drift": "drift",
-    "drift_agreement": "drift cosine",
-    "gradient_agreement": "gradient cosine",
-}
-HESSIAN_COLUMNS = {**FLATNESS_COLUMNS, **CLIENTS_COLUMNS}
-# Columns from `cost.csv`, with their headings and their names in that file.
-COST_COLUMNS = {
-    "mflops": ("MFLOPs", "forward_mflops"),
-    "rest_mflops": ("other MFLOPs", "forward_rest_mflops"),
-    "params": ("params (M)", "stored_params_m"),
-}
-# The cost to a target accuracy: headings.
-TARGET_COLUMNS = {
-    "rounds": "rounds",
-    "megabytes": "MB",
-    "seconds": "s",
-    "multiply_adds": "10^9 multiply-adds",
-}
-# Columns that need `cost.csv`.
-OF_COST = (*COST_COLUMNS, "multiply_adds")
 # The weights of a run that are analysed.
 WEIGHTS = Setting(
     "weights",
@@ -63,13 +36,9 @@ WEIGHTS = Setting(
     " (best)",
     choices=trained.WEIGHTS,
 )
-# Key among the results of a run's analyses: the settings of the Hessians, by weights.
-HOW = "settings"
-# Key: the multiply-adds of a training step per example, in 10^6.
-STEP = "step"
+# The multiply-adds of a training step per example, in 10^6.
 _STEP_PARTS = ("forward_mflops", "forward_rest_mflops", "backward_mflops")
-# Settings that may be larger in an analysis than required.
-_AT_LEAST = ("eigenvalues", "density_samples", "clients")
+_AGAIN = "let bin/analyze hessian measure it."
 
 
 class ComparisonError(ValueError):
@@ -78,30 +47,132 @@ class ComparisonError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run.
+    """A finished run; its analyses are read when they are asked for.
 
     Attributes:
       path: Its directory.
       config: The values of its `config.json`.
       summary: The values of `summary.json`, with the requested rounds and targets.
-      accuracies: Test accuracy (0 to 1) by evaluated round.
-      all_clients: Test accuracy of the mean of all clients' last models, by round.
-      costs: By round, what a client that takes part in every round has spent: `seconds`
-        of all clients' rounds, `megabytes` received and sent, 10^9 `multiply_adds`; of
-        those that are known.
-      examples: Training examples per client that counted in a round, accumulated since
-        the first round, by round; empty if they are not known.
-      analyses: The requested results of the run's analyses, by column.
+      table: Its `metrics.csv`.
+      weights: The analysed model, of `WEIGHTS`.
     """
 
     path: pathlib.Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    accuracies: Mapping[int, float]
-    all_clients: Mapping[int, float]
-    costs: Mapping[str, Mapping[int, float]]
-    examples: Mapping[int, float]
-    analyses: Mapping[str, Any]
+    table: metrics.MetricsTable
+    weights: str = WEIGHTS.default
+
+    @functools.cached_property
+    def accuracies(self) -> dict[int, float]:
+        """Test accuracy (0 to 1) by evaluated round."""
+        return self._by_round(metrics.EVALUATION_ACCURACY)
+
+    @functools.cached_property
+    def all_clients(self) -> dict[int, float]:
+        """Test accuracy of the mean of all clients' last models, by round."""
+        return self._by_round(metrics.ALL_CLIENTS_ACCURACY)
+
+    def _by_round(self, column: str) -> dict[int, float]:
+        values = zip(self._numbers, self.table.column(column))
+        return {number: value for number, value in values if not math.isnan(value)}
+
+    @property
+    def _numbers(self) -> list[int]:
+        return [int(number) for number in self.table.column(metrics.ROUND)]
+
+    @functools.cached_property
+    def examples(self) -> dict[int, float]:
+        """Training examples per client that counted in a round, summed up by round.
+
+        Empty if they are not known.
+        """
+        rows, config = self.table.rows(), self.config
+        # With a sample_fn the number of clients per round is not known.
+        is_counted = rows and metrics.NUM_EXAMPLES in rows[0]
+        if not is_counted or config.get("sample_fn"):
+            return {}
+        of_rounds = self.table.column(metrics.NUM_EXAMPLES)
+        cohort = config["clients_per_round"]
+        if config.get("process") == "central":
+            cohort = 1
+        elif config.get("client_sampling") == "independent":
+            cohort = sampling.mean_size(cohort, config["num_clients"])
+        counted = [cohort] * len(rows)
+        if unequal_work.COUNTED in rows[0]:  # Others dropped out, or were late.
+            counted = self.table.column(unequal_work.COUNTED)
+        totals = itertools.accumulate(n and n / c for n, c in zip(of_rounds, counted))
+        return dict(zip(self._numbers, totals))
+
+    def spent(self, what: str) -> dict[int, float]:
+        """Returns by round what a client that takes part in every round has spent.
+
+        `seconds` of all clients' rounds, `megabytes` received and sent, or 10^9
+        `multiply_adds`; empty if it is not known.
+        """
+        if what == "seconds":
+            seconds = itertools.accumulate(self.table.column(metrics.SECONDS))
+            return dict(zip(self._numbers, seconds))
+        if what == "megabytes":
+            megabytes = sum(self.config.get(identity.TRAFFIC) or ()) / 1e6
+            is_known = bool(self.config.get(identity.TRAFFIC))
+            return {n: n * megabytes for n in self._numbers if is_known}
+        step = self.cost(*_STEP_PARTS)
+        return {number: n * step / 1e3 for number, n in self.examples.items()}
+
+    def cost(self, *names: str) -> float:
+        """Returns the sum of numbers of `cost.csv`."""
+        table = analysis_folder(self.path, WEIGHTS.default) / "cost.csv"
+        try:
+            (row,) = tables.from_csv(table.read_text("utf-8"))
+            return sum(float(row[name]) for name in names)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ComparisonError(
+                f"{self.path} has no cost: let bin/analyze cost count it."
+            ) from error
+
+    def hessian(self, name: str, weights: str) -> Optional[float]:
+        """Returns a number of `hessian.csv` at weights of `WEIGHTS`."""
+        values, _ = self.measured(weights)
+        if name not in values:
+            raise ComparisonError(
+                f"{self.path} was analysed without clients, so it has no {name}:"
+                f" {_AGAIN}"
+            )
+        return values[name]
+
+    def measured(
+        self, weights: str
+    ) -> tuple[dict[str, Optional[float]], dict[str, Any]]:
+        """Returns the numbers of `hessian.csv` at weights, and their settings."""
+        folder, rounds = analysis_folder(self.path, weights), self.summary["rounds"]
+        try:
+            made = files.read_json(folder / "hessian.json")["of"]
+            rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
+            values: dict[str, Optional[float]] = {
+                row["quantity"]: float(row["value"]) if row["value"] else None
+                for row in rows
+            }
+            round_num, settings = made["round_num"], dict(made["settings"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what = "Hessian" if weights == WEIGHTS.default else f"Hessian of {weights}"
+            raise ComparisonError(f"{self.path} has no {what}: {_AGAIN}") from error
+        if round_num != rounds:
+            raise ComparisonError(
+                f"The Hessian of {self.path} is of round {round_num}, not {rounds}:"
+                f" {_AGAIN}"
+            )
+        return values, settings
+
+    @functools.cached_property
+    def clients(self) -> list[dict[str, str]]:
+        """The rows of `clients.csv`, one per client; empty without this file."""
+        path = self.path / directory_lib.CLIENTS
+        return tables.from_csv(path.read_text("utf-8")) if path.exists() else []
+
+    def of_clients(self, name: str) -> list[float]:
+        """Returns the numbers of a column of `clients.csv` that are known."""
+        return [float(row[name]) for row in self.clients if row.get(name)]
 
     @property
     def ends_itself(self) -> bool:
@@ -144,7 +215,6 @@ def warnings(runs: Sequence[Run]) -> Iterator[str]:
 def read(
     path: files.PathLike,
     wanted: Mapping[str, Any] = {},
-    columns: Sequence[str] = (),
     weights: str = WEIGHTS.default,
 ) -> Run:
     """Reads a finished run."""
@@ -157,141 +227,10 @@ def read(
         raise ComparisonError(f"{path} has no finished run.")
     text = (directory.path / "metrics.csv").read_text("utf-8")
     table = metrics.MetricsTable.parse(text)
-    config = directory.config or {}
-    examples = _examples(table, config)
-    analyses = _analyses(directory.path, summary["rounds"], columns, weights)
-    return Run(
-        path=directory.path,
-        config=config,
-        summary=summary,
-        accuracies=_by_round(table, metrics.EVALUATION_ACCURACY),
-        all_clients=_by_round(table, metrics.ALL_CLIENTS_ACCURACY),
-        costs=_costs(table, config, examples, analyses.get(STEP)),
-        examples=examples,
-        analyses=analyses,
-    )
-
-
-def is_analysed(
-    path: files.PathLike,
-    columns: Sequence[str],
-    weights: str = WEIGHTS.default,
-    settings: Mapping[str, Any] = {},
-) -> bool:
-    """Returns whether a finished run's analyses have the results that columns need."""
-    try:
-        made = read(path, {}, columns, weights).analyses.get(HOW, {}).get(weights, {})
-        return all(
-            made.get(name, value) >= value
-            if name in _AT_LEAST
-            else made.get(name, value) == value
-            for name, value in settings.items()
-        )
-    except ComparisonError:
-        return False
+    return Run(directory.path, directory.config or {}, summary, table, weights)
 
 
 def analysis_folder(path: files.PathLike, weights: str) -> pathlib.Path:
     """Returns the directory of the analyses of a run's weights."""
     folder = pathlib.Path(path) / directory_lib.ANALYSIS
     return folder if weights == WEIGHTS.default else folder / weights
-
-
-def _by_round(table: metrics.MetricsTable, column: str) -> dict[int, float]:
-    values = zip(table.column(metrics.ROUND), table.column(column))
-    return {int(number): value for number, value in values if not math.isnan(value)}
-
-
-def _examples(
-    table: metrics.MetricsTable, config: Mapping[str, Any]
-) -> dict[int, float]:
-    rows = table.rows()
-    # With a sample_fn the number of clients per round is not known.
-    is_counted = rows and metrics.NUM_EXAMPLES in rows[0]
-    if not is_counted or config.get("sample_fn"):
-        return {}
-    of_rounds = table.column(metrics.NUM_EXAMPLES)
-    cohort = config["clients_per_round"]
-    if config.get("process") == "central":
-        cohort = 1
-    elif config.get("client_sampling") == "independent":
-        cohort = sampling.mean_size(cohort, config["num_clients"])
-    counted = [cohort] * len(rows)
-    if unequal_work.COUNTED in rows[0]:  # Others dropped out, or were late.
-        counted = table.column(unequal_work.COUNTED)
-    totals = itertools.accumulate(n and n / c for n, c in zip(of_rounds, counted))
-    return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
-
-
-def _costs(
-    table: metrics.MetricsTable,
-    config: Mapping[str, Any],
-    examples: Mapping[int, float],
-    step: Optional[float],
-) -> dict[str, dict[int, float]]:
-    rounds = [int(number) for number in table.column(metrics.ROUND)]
-    seconds = itertools.accumulate(table.column(metrics.SECONDS))
-    found = {"seconds": dict(zip(rounds, seconds))}
-    if config.get(identity.TRAFFIC):
-        megabytes = sum(config[identity.TRAFFIC]) / 1e6
-        found["megabytes"] = {number: number * megabytes for number in rounds}
-    if examples and step is not None:
-        of_rounds = {number: n * step / 1e3 for number, n in examples.items()}
-        found["multiply_adds"] = of_rounds
-    return found
-
-
-def _analyses(
-    path: pathlib.Path, rounds: int, columns: Sequence[str], weights: str
-) -> dict[str, Any]:
-    """Returns columns from a run's analyses, and the analyses' settings."""
-    found: dict[str, Any] = {}
-    for kind, of_weights in (
-        (CLIENTS_COLUMNS, WEIGHTS.default),
-        (FLATNESS_COLUMNS, weights),
-    ):
-        asked = [name for name in columns if name in kind]
-        if asked:
-            values, settings = _from_hessian(path, of_weights, rounds, asked)
-            found.update(values)
-            found.setdefault(HOW, {})[of_weights] = settings
-    asked = [name for name in columns if name in COST_COLUMNS]
-    if asked or "multiply_adds" in columns:
-        table = analysis_folder(path, WEIGHTS.default) / "cost.csv"
-        try:
-            (row,) = tables.from_csv(table.read_text("utf-8"))
-            found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
-            found[STEP] = sum(float(row[name]) for name in _STEP_PARTS)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ComparisonError(
-                f"{path} has no cost: let bin/analyze cost count it."
-            ) from error
-    return found
-
-
-def _from_hessian(
-    path: pathlib.Path, weights: str, rounds: int, asked: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    again = "let bin/analyze hessian measure it."
-    folder = analysis_folder(path, weights)
-    try:
-        made = files.read_json(folder / "hessian.json")["of"]
-        rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
-        values: dict[str, Optional[float]] = {
-            row["quantity"]: float(row["value"]) if row["value"] else None
-            for row in rows
-        }
-        round_num, settings = made["round_num"], dict(made["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = "Hessian" if weights == WEIGHTS.default else f"Hessian of {weights}"
-        raise ComparisonError(f"{path} has no {what}: {again}") from error
-    if round_num != rounds:
-        raise ComparisonError(
-            f"The Hessian of {path} is of round {round_num}, not {rounds}: {again}"
-        )
-    for name in asked:
-        if name not in values:
-            raise ComparisonError(
-                f"{path} was analysed without clients, so it has no {name}: {again}"
-            )
-    return {name: values[name] for name in asked}, settings

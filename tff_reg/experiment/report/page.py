@@ -122,9 +122,9 @@ def clients_of(groups: Groups) -> str:
     """Returns box plots of the clients' accuracies; empty if no run measured them."""
     found: dict[str, list[float]] = {}
     for name, runs in groups.items():
-        for rows in map(_read_clients, runs):
+        for run in runs:
             for key in ("accuracy", "finetuned_accuracy"):
-                known = [100 * float(row[key]) for row in rows if row.get(key)]
+                known = [100 * each for each in run.of_clients(key)]
                 of = catalogue.published_name(name)
                 if known:
                     label = of if key == "accuracy" else f"{of}, finetuned"
@@ -192,15 +192,10 @@ def _lines(text: str) -> str:
 
 def _clients(run: Run) -> str:
     """Describes the split of the data, and the sizes and classes of the clients."""
-    words, rows = [f"seed {run.summary['seed']}"], _read_clients(run)
+    words = [f"seed {run.summary['seed']}"]
     if run.config.get(digests.DEALT):
         words.append(f"split {run.config[digests.DEALT]}")
-    for name in ("examples", "classes", "entropy_bits") if rows else ():
-        found = [float(row[name]) for row in rows]
+    for name in ("examples", "classes", "entropy_bits") if run.clients else ():
+        found = run.of_clients(name)
         words.append(f"{min(found):.3g} to {max(found):.3g} {name.replace('_', ' ')}")
     return ", ".join(words) if len(words) > 1 else ""
-
-
-def _read_clients(run: Run) -> list[dict[str, str]]:
-    path = run.path / directory.CLIENTS
-    return tables.from_csv(path.read_text("utf-8")) if path.exists() else []

@@ -15,15 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import curves
-from tff_reg.experiment.report import (
-    comparison,
-    measures,
-    page,
-    printed,
-    protocol as protocol_lib,
-    table as table_lib,
-)
-from tff_reg.experiment.report.cells import span
+from tff_reg.experiment.report import comparison, page, protocol as protocol_lib
+from tff_reg.experiment.report.quantities import span
+from tff_reg.experiment.report.table import Printed, Table, accuracy_of, configs
 from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import mpl_figure, np
 
@@ -32,7 +26,7 @@ _RANK = "mean rank"
 
 
 @dataclasses.dataclass(frozen=True)
-class SettingsTable(printed.Printed):
+class SettingsTable(Printed):
     """The table of finished runs under several settings.
 
     Attributes:
@@ -41,7 +35,7 @@ class SettingsTable(printed.Printed):
     """
 
     headings: Sequence[str]
-    tables: Mapping[str, table_lib.Table]
+    tables: Mapping[str, Table]
 
     @property
     def _names(self) -> list[str]:
@@ -90,7 +84,7 @@ class SettingsTable(printed.Printed):
         seeds = span([len(group) for group in self._groups.values()])
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [
-            f"{measures.accuracy(self._groups)} (%) after {rounds}: mean ± sample"
+            f"{accuracy_of(self._groups)} (%) after {rounds}: mean ± sample"
             f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
             "In bold, by setting: the best, and the next ones, down to the first whose"
             " 95 % interval of the paired difference to it excludes 0."
@@ -109,8 +103,8 @@ class SettingsTable(printed.Printed):
             f"{h}: no run has finished." for h in self.headings if h not in self.tables
         ]
         lines = [textwrap.fill(text, _WIDTH) for text in [" ".join(texts), *notes]]
-        configs = {h: comparison.configs(t.groups) for h, t in self.tables.items()}
-        return [*lines, "", *protocol_lib.lines(configs)]
+        made = {h: configs(t.groups) for h, t in self.tables.items()}
+        return [*lines, "", *protocol_lib.lines(made)]
 
     @property
     def _groups(self) -> dict[str, Sequence[Any]]:
@@ -127,7 +121,7 @@ class SettingsTable(printed.Printed):
             for heading, table in self.tables.items()
         }
         panels = {heading: drawn for heading, drawn in panels.items() if drawn}
-        up = f"{measures.accuracy(self._groups)} (%)"
+        up = f"{accuracy_of(self._groups)} (%)"
         return curves.draw_panels(panels, up=up) if panels else None
 
     def contents(self, title: str = "", command: str = "") -> dict[str, Any]:
@@ -135,7 +129,7 @@ class SettingsTable(printed.Printed):
         parts = [self.html()]
         for heading, table in self.tables.items():
             parts += [page.heading(heading), *comparison.section(table)]
-        title = title or f"{measures.accuracy(self._groups)}, by settings"
+        title = title or f"{accuracy_of(self._groups)}, by settings"
         text = page.page(title, parts, self._groups, command)
         figure = self.draw()
         drawn = curves.pictures(figure, "curves") if figure else {}

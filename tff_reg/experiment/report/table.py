@@ -1,6 +1,6 @@
 """The table of a comparison, one row per method, as CSV, Markdown and LaTeX.
 
-Deviations are sample deviations (n - 1) over seeds; one seed has none.
+It is a pivot: its rows are groups of runs, its columns the quantities of a `Layout`.
 """
 
 from __future__ import annotations
@@ -12,84 +12,30 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
+from tff_reg import tables
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
     differences,
     finished_runs,
-    measures,
-    printed,
+    page,
     protocol as protocol_lib,
+    quantities,
 )
-from tff_reg.experiment.report.cells import (
-    deviation,
-    mean,
-    numbers,
-    percents,
-    rounds_to,
-    span,
-)
-from tff_reg.experiment.report.finished_runs import (
-    CLIENTS_COLUMNS,
-    COST_COLUMNS,
-    HESSIAN_COLUMNS,
-    HOW,
-    STEP,
-    TARGET_COLUMNS,
-    Run,
-)
-from tff_reg.experiment.report.measures import Groups
-from tff_reg.experiment.report.tuned import CAPTION, Tuned
-from tff_reg.experiment.rounds import (
-    metrics,
-    progress,
-    summary as summary_lib,
-)
+from tff_reg.experiment.report.finished_runs import ComparisonError, Run
+from tff_reg.experiment.report.quantities import Quantity, mean, span
+from tff_reg.experiment.rounds import metrics, progress
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError
+from tff_reg.settings import as_text
+from tff_reg.training import process_settings
 
 _WIDTH = 88
-# For each column's name, its heading in `table.md` and its key in `table.csv`.
-SHARES = {
-    "accuracy": ("accuracy (%)", "accuracy"),
-    "best": ("best (%)", "best_accuracy"),
-    "ema": ("EMA (%)", "ema_accuracy"),
-    "all_clients": ("all clients (%)", "all_clients_accuracy"),
-    **{
-        name: (f"{name.replace('_', ' ').replace(' ', ': ', 1)} (%)", name)
-        for name in metrics.CLIENT_COLUMNS
-    },
-}
-_NOTES = {
-    "best": "Best: the highest of all rounds, which the tested examples choose.",
-    "ema": (
-        "EMA: exponential moving average with momentum"
-        f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
-    ),
-    "all_clients": "All clients: that of the mean of all clients' last models.",
-}
-_NOTES |= dict.fromkeys(
-    metrics.CLIENT_COLUMNS,
-    "Clients: their accuracies with the global model (of local: with their own);"
-    " finetuned: with copies of it that they trained further; weighted: by their"
-    " examples; worst tenth: mean of the lowest tenth; deviation: over the clients.",
-)
 _MODELS = {
     "server": "the server's model",
     "all_clients": "the mean of all clients' last models",
     "best": "the server's model of the best round",
 }
-COLUMNS = (*SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, *TARGET_COLUMNS)
-COLUMNS_SETTING = Setting(
-    "columns",
-    str,
-    (),
-    "columns of table.md, as of FedAlign's Tables 1 and 5; rounds, megabytes, seconds"
-    " and multiply_adds are those to target_accuracies; runs are analysed if they are"
-    " not yet",
-    is_tuple=True,
-    choices=COLUMNS,
-)
 _BOLD = (
     "In bold: the best, and the next ones, down to the first whose 95 % interval of the"
     " paired difference to it excludes 0."
@@ -98,44 +44,238 @@ _NO_BOLD = (
     "Nothing is in bold: no 95 % interval of a paired difference to the best excludes"
     " 0."
 )
-_DIGITS = {"mflops": 1, "rest_mflops": 3}
+_TUNED = (
+    "Held out: accuracy of the best setting on training examples that were left out for"
+    " tuning; in brackets that of the worst setting, diverged ones included, and how"
+    " many were tried. The final"
+    " runs train on all examples."
+)
+_ACCURACY, _SECONDS = quantities.TABLE["accuracy"], quantities.TABLE["seconds"]
+_EMA_AT, _ROUNDS = quantities.TABLE["ema@"], quantities.TABLE["rounds@"]
 
+Groups = Mapping[str, Sequence[Run]]
 Row = dict[str, Union[str, int, float, None]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Table(printed.Printed):
+class Layout:
+    """What a table shows of its runs.
+
+    Attributes:
+      columns: Names of `quantities.COLUMNS`; empty for the usual ones.
+      weights: The weights at which the Hessian is measured.
+      rounds: The rounds that get a column.
+      targets: The accuracies that get a column.
+      measures: The settings `target_measure` and `target_model`, if they are not those
+        of each run.
+      baseline: Name of the row that the others are compared with; None for the first.
+    """
+
+    columns: Sequence[str] = ()
+    weights: str = finished_runs.WEIGHTS.default
+    rounds: Sequence[int] = ()
+    targets: Sequence[float] = ()
+    measures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    baseline: Optional[str] = None
+
+    @classmethod
+    def of(cls, asked: RunConfig, columns: Sequence[str] = (), **others: Any) -> Layout:
+        """Returns a layout with the rounds and targets that settings ask for."""
+        targets = tuple(dict.fromkeys(asked.target_accuracies or ()))
+        measures = {n: getattr(asked, n) for n in ("target_measure", "target_model")}
+        return cls(
+            quantities.check(columns, targets),
+            rounds=tuple(dict.fromkeys(asked.accuracy_at_rounds or ())),
+            targets=targets,
+            measures={name: each for name, each in measures.items() if each},
+            **others,
+        )
+
+    def read(self, path: Any) -> Run:
+        """Reads a finished run, with the rounds and targets."""
+        wanted = {"accuracy_at_rounds": self.rounds, "target_accuracies": self.targets}
+        return finished_runs.read(path, {**wanted, **self.measures}, self.weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The result of a method's tuning.
+
+    Attributes:
+      settings: Its best settings by name; empty if the grid has none of its settings.
+      mean: Their accuracy (0 to 1) on the held-out examples, mean over seeds; None if
+        nothing was tuned.
+      deviation: Its sample deviation; None for one seed.
+      lowest: The lowest mean of all settings; None if one of them has no finite mean.
+      tried: The number of settings that were tried.
+      tied: The number of further settings with the same mean.
+    """
+
+    settings: Mapping[str, Any]
+    mean: Optional[float] = None
+    deviation: Optional[float] = None
+    lowest: Optional[float] = None
+    tried: int = 0
+    tied: int = 0
+
+    @property
+    def text(self) -> str:
+        """The settings as `name=value, ...`."""
+        texts = [f"{name}={as_text(value)}" for name, value in self.settings.items()]
+        return ", ".join(texts) or "-"
+
+    @property
+    def held_out(self) -> str:
+        """Held-out accuracy of the best setting and of the worst, in percent."""
+        if self.mean is None:
+            return "-"
+        worst = "not finite" if self.lowest is None else f"{100 * self.lowest:.2f}"
+        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
+        tried = f"{self.tried} setting{'s' * (self.tried != 1)}"
+        if self.tied:
+            tried += f", {self.tied + 1} of them tied for the best"
+        return f"{100 * self.mean:.2f}{spread} ({worst}; {tried})"
+
+    def row(self) -> dict[str, Any]:
+        """Returns the result's columns of `table.csv`."""
+        return {
+            "setting": self.text,
+            "held_out_accuracy_mean": self.mean,
+            "held_out_accuracy_std": self.deviation,
+            "held_out_accuracy_lowest": self.lowest,
+            "settings_tried": self.tried,
+            "settings_tied": self.tied,
+        }
+
+
+class Printed:
+    """Base class of tables, which have `cells`, lines `below` them, and `rows`."""
+
+    def cells(self) -> Mapping[str, Sequence[str]]:
+        """Returns the cells for people, column by column."""
+        raise NotImplementedError
+
+    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+        """Returns the caption, the notes and the protocol in lines."""
+        raise NotImplementedError
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of `table.csv`."""
+        raise NotImplementedError
+
+    def markdown(self) -> str:
+        """Returns the text of `table.md`."""
+        cells = self.cells()
+        return "\n".join([*tables.to_markdown(cells), "", *self.below(cells), ""])
+
+    def latex(self) -> str:
+        """Returns the text of `table.tex`: the same cells, the rest as comments."""
+        cells = self.cells()
+        below = "\n".join(self.below(cells)).splitlines()
+        comments = [f"% {line}".rstrip() for line in below]
+        head = "% Needs \\usepackage{booktabs}."
+        return "\n".join([head, *tables.to_latex(cells), *comments, ""])
+
+    def html(self) -> str:
+        """Returns the table and the text below it for `report.html`."""
+        cells = self.cells()
+        return page.table(cells, self.below(cells))
+
+    def texts(self) -> dict[str, str]:
+        """Returns the contents of `table.csv`, `table.md` and `table.tex`."""
+        texts = (tables.to_csv(self.rows()), self.markdown(), self.latex())
+        return dict(zip(("table.csv", "table.md", "table.tex"), texts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(Printed):
     """The table of groups of finished runs.
 
     Attributes:
       groups: The runs of each row by its name.
-      rounds: The rounds that get a column.
-      targets: The accuracies that get a column.
-      columns: Names of `COLUMNS`; empty for the accuracies and seconds.
-      weights: The weights at which the Hessian was measured.
-      reaching: The measure that has to reach a target, in words.
-      protocol: The protocol of the runs.
+      layout: What it shows of them.
       tuned: The results of tuning, by group name.
       missing: Names of runs that have not finished.
-      baseline: Name of the row that the others are compared with.
     """
 
     groups: Groups
-    rounds: Sequence[int]
-    targets: Sequence[float]
-    columns: Sequence[str]
-    weights: str
-    reaching: str
-    protocol: protocol_lib.Protocol
+    layout: Layout
     tuned: Mapping[str, Tuned]
     missing: Sequence[str]
-    baseline: str
+
+    @functools.cached_property
+    def baseline(self) -> str:
+        """Name of the row that the others are compared with."""
+        given = self.layout.baseline
+        if given and self.missing:  # Its runs may be the missing ones.
+            return given
+        return differences.baseline_of(given, [*self.groups])
+
+    def __post_init__(self):
+        """Raises an error if the runs cannot be compared, or lack what is asked for."""
+        _ = self.baseline, self._reaching, self._values, self.protocol
+
+    @functools.cached_property
+    def protocol(self) -> protocol_lib.Protocol:
+        """The protocol of the runs."""
+        return protocol_lib.of(
+            configs(self.groups),
+            # Methods after different numbers of rounds are not compared.
+            chosen={n for each in self.tuned.values() for n in each.settings}
+            - {"total_rounds"},
+        )
+
+    @functools.cached_property
+    def _measured(self) -> list[Quantity]:
+        """The quantities of `table.csv`, in its order."""
+        kinds, asked = quantities.ANALYSES, [*map(quantities.of, self.layout.columns)]
+        has_cost = any(run.examples for run in self._runs)
+        has_cost &= any(each.needs == quantities.COST for each in asked)
+
+        def has(quantity: Quantity) -> bool:
+            """Whether a run has it, or measured it without a result."""
+            return any(
+                quantity.key in run.summary or quantity.read(run) is not None
+                for run in self._runs
+            )
+
+        plain = [q for q in quantities.TABLE.values() if "@" not in q.name]
+        plain = [q for q in plain if q is not _SECONDS and q.needs not in kinds]
+        analysed = [q for q in asked if "@" not in q.name and q.needs in kinds]
+        spent = [
+            q for q in quantities.TO_TARGET if not q.needs or has_cost or q in asked
+        ]
+        return [
+            *(q for q in plain if not q.needs or q in asked or has(q)),
+            *sorted(analysed, key=lambda quantity: kinds.index(quantity.needs)),
+            *(q.at(target) for target in self.layout.targets for q in spent),
+            *map(_EMA_AT.at, self.layout.rounds),
+        ]
+
+    @functools.cached_property
+    def _values(self) -> dict[str, dict[str, list[Optional[float]]]]:
+        """The runs' values of quantities by row and key."""
+        return {
+            name: {
+                quantity.key: [quantity.read(run) for run in group]
+                for quantity in (*self._measured, _SECONDS)
+            }
+            for name, group in self.groups.items()
+        }
 
     def rows(self) -> list[Row]:
         """Returns the rows of `table.csv`."""
         return [
             {
-                **_row(name, [*map(self._values, group)], group),
+                "process": name,
+                "runs": len(group),
+                **{
+                    f"{quantity.key}_{kind}": of(self._values[name][quantity.key])
+                    for quantity in self._measured
+                    for kind, of in (("mean", mean), ("std", quantities.deviation))
+                },
+                _SECONDS.key: mean(self._values[name][_SECONDS.key]),
+                **finished_runs.counts(group),
                 **differences.row(self._differences.get(name, {})),
                 **(self.tuned[name].row() if self.tuned else {}),
             }
@@ -146,33 +286,14 @@ class Table(printed.Printed):
         """Returns rows' values by seed; none if a run has none or is not finite."""
         found = {}
         for name, group in self.groups.items():
-            values = {
-                run.summary["seed"]: self._values(run)[key]
-                for run in group
+            values: Any = {
+                run.summary["seed"]: value
+                for run, value in zip(group, self._values[name][key])
                 if run.summary["ends_finite"]
             }
             is_whole = len(values) == len(group) and None not in values.values()
             found[name] = values if is_whole else {}
         return found
-
-    def _values(self, run: Run) -> dict[str, Optional[float]]:
-        """Returns what a row has the mean and the deviation of."""
-        summary, rounds = run.summary, self.rounds
-        at = summary["accuracy_at_rounds"] if rounds else {}
-        return {
-            "accuracy": summary["final_accuracy"],
-            **{key: summary.get(key) for key in self._shares},
-            **{name: v for name, v in run.analyses.items() if name not in (HOW, STEP)},
-            **{k: v for t in self.targets for k, v in _to_target(run, t).items()},
-            **{f"ema_accuracy_at_{r}": at[str(r)]["ema_accuracy"] for r in rounds},
-        }
-
-    @functools.cached_property
-    def _shares(self) -> list[str]:
-        """The keys of accuracies that a run has, and of those that are asked for."""
-        of_runs = (run.summary for run in self._runs)
-        known = {*self.columns}.union(*of_runs) - {"accuracy"}
-        return [key for _, key in SHARES.values() if key in known]
 
     @functools.cached_property
     def _differences(self) -> dict[str, differences.Difference]:
@@ -182,16 +303,25 @@ class Table(printed.Printed):
         values = {name: each for name, each in values.items() if name in known}
         return differences.to_baseline(values, self.baseline)
 
-    def _best(self, texts: list[str], key: str, choose: Any) -> list[str]:
-        """Returns cells with the best in bold, and those that are not proven worse.
+    def _column(self, quantity: Quantity) -> list[str]:
+        """Returns the cells of a quantity; in bold the best, and the next ones.
 
-        None is if that holds for all rows, or if the runs do not tell which is best.
+        The next ones are those that are not proven worse. None is in bold if that holds
+        for all rows, or if the runs do not tell which is best.
         """
-        if self._why_no_bold:
+        texts = []
+        for name, group in self.groups.items():
+            otherwise = "-"
+            if quantity.scale == 100 and finished_runs.counts(group)["not_finite"]:
+                otherwise = "not finite"
+            if quantity.name == _ROUNDS.name:
+                otherwise = self._too_few(group, quantity.place) or "-"
+            texts.append(quantity.text(self._values[name][quantity.key], otherwise))
+        if self._why_no_bold or quantity.best is None:
             return texts
-        by_seed = self._by_seed(key).items()
+        by_seed = self._by_seed(quantity.key).items()
         rows = [each if name in self.ranked else {} for name, each in by_seed]
-        is_best = differences.are_best(rows, choose)
+        is_best = differences.are_best(rows, quantity.best)
         return [
             f"**{text}**" if good and False in is_best else text
             for text, good in zip(texts, is_best)
@@ -199,8 +329,7 @@ class Table(printed.Printed):
 
     def accuracies(self) -> dict[str, str]:
         """Returns the cells of the final accuracy by row."""
-        texts = percents(self.rows(), "accuracy")
-        return dict(zip(self.groups, self._best(texts, "accuracy", max)))
+        return dict(zip(self.groups, self._column(_ACCURACY)))
 
     @property
     def ranked(self) -> list[str]:
@@ -227,74 +356,57 @@ class Table(printed.Printed):
     def _rounds(self) -> str:
         return span([run.summary["rounds"] for run in self._runs])
 
-    def _too_few(self, target: float) -> list[Optional[int]]:
-        """Returns each row's fewest rounds of a seed that did not reach a target."""
-        return [
-            min(
-                (
-                    run.summary["rounds"]
-                    for run in group
-                    if run.accuracies
-                    and run.summary["rounds_to_target"][str(target)] is None
-                ),
-                default=None,
+    def _too_few(self, group: Sequence[Run], target: Any) -> str:
+        """Returns, such as `25+`, the fewest rounds that did not reach a target."""
+        missed = [r for r in group if not r.summary["rounds_to_target"][str(target)]]
+        known = [run.summary["rounds"] for run in missed if run.accuracies]
+        return f"{min(known)}+" if known else ""
+
+    @functools.cached_property
+    def _columns(self) -> list[str]:
+        """The names of the columns that are asked for, or usual."""
+        usual = [
+            quantity.name
+            for quantity in self._measured
+            if quantity.is_usual
+            and any(
+                mean(row[quantity.key]) is not None for row in self._values.values()
             )
-            for group in self.groups.values()
         ]
+        return [*self.layout.columns] or ["accuracy", "ema", *usual]
 
     def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol in lines."""
-        columns = self.columns or _usual(self.rows())
         has_bold = any("**" in text for column in cells.values() for text in column)
-        texts = [self._caption(columns, has_bold), *([CAPTION] if self.tuned else [])]
+        texts = [self._caption(has_bold), *([_TUNED] if self.tuned else [])]
         fill = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False)
         lines = [*map(fill, [*texts, *self.notes()])]
         return [*lines, "", *self.protocol.lines()]
 
     def cells(self) -> dict[str, Sequence[str]]:
         """Returns the cells of `table.md` and `table.tex`, column by column."""
-        rows = self.rows()
-        columns = self.columns or _usual(rows)
+        layout, known = self.layout, quantities.TABLE
         cells: dict[str, Sequence[str]] = {
-            "method": [str(row["process"]) for row in rows],
-            "seeds": [str(row["runs"]) for row in rows],
+            "method": [*self.groups],
+            "seeds": [str(len(group)) for group in self.groups.values()],
         }
         if self.tuned:
             tuned = [self.tuned[name] for name in self.groups]
             cells["best setting"] = [each.text for each in tuned]
             cells["held out (%)"] = [each.held_out for each in tuned]
-        for name in columns:
-            if name in SHARES:
-                head, key = SHARES[name]
-                found = percents(rows, key)
-                # The maximum over rounds chose among them by the test examples.
-                is_choice = name == "best" or name.endswith("deviation")
-                cells[head] = found if is_choice else self._best(found, key, max)
-                if name == "accuracy":
-                    cells |= differences.cells(
-                        self._differences, [*self.groups], self.baseline
-                    )
-            elif name in HESSIAN_COLUMNS:
-                cells[HESSIAN_COLUMNS[name]] = numbers(rows, name)
-            elif name in COST_COLUMNS:
-                digits = _DIGITS.get(name, 2)
-                cells[COST_COLUMNS[name][0]] = [
-                    f"{row[f'{name}_mean']:.{digits}f}" for row in rows
-                ]
-        for number in self.rounds:
-            key = f"ema_accuracy_at_{number}"
-            cells[f"EMA at {number} (%)"] = self._best(percents(rows, key), key, max)
-        for target in self.targets:
-            found = rounds_to(rows, target, self._too_few(target))
-            key = f"rounds_to_{target}"
-            cells[f"rounds to {100 * target:g} %"] = self._best(found, key, min)
-            for name in TARGET_COLUMNS:
-                if name in self.columns and name != "rounds":
-                    found = numbers(rows, f"{name}_to_{target}", ".4g")
-                    head = f"{TARGET_COLUMNS[name]} to {100 * target:g} %"
-                    cells[head] = found
-        if not self.columns or "seconds" in self.columns:
-            cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
+        asked = layout.columns
+        shown = [known[n] for n in self._columns if n in known and n != _SECONDS.name]
+        shown += map(_EMA_AT.at, layout.rounds)
+        spent = [
+            q for q in quantities.TO_TARGET if q is _ROUNDS or q.name[:-1] in asked
+        ]
+        shown += [q.at(target) for target in layout.targets for q in spent]
+        for quantity in [*shown, *[_SECONDS] * (not asked or _SECONDS.name in asked)]:
+            cells[quantity.head] = self._column(quantity)
+            if quantity is _ACCURACY:
+                cells |= differences.cells(
+                    self._differences, [*self.groups], self.baseline
+                )
         return cells
 
     def notes(self) -> list[str]:
@@ -328,9 +440,10 @@ class Table(printed.Printed):
 
     def _passed(self) -> Iterator[str]:
         """Yields notes on targets that accuracies passed and their averages did not."""
-        which = "all_clients" if "all clients" in self.reaching else "accuracies"
+        which = "all_clients" if "all clients" in self._reaching else "accuracies"
+        targets = self.layout.targets if "moving average" in self._reaching else ()
         for name, group in self.groups.items():
-            for target in self.targets if "moving average" in self.reaching else ():
+            for target in targets:
                 passed = [
                     run
                     for run in group
@@ -371,43 +484,38 @@ class Table(printed.Printed):
             why = "one seed does not tell which is best"
         return f"Nothing is in bold: {why}." if why else ""
 
-    def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
-        accuracy_of = measures.accuracy(self.groups)
+    def _caption(self, has_bold: bool) -> str:
+        accuracy, reaching = accuracy_of(self.groups), self._reaching
         texts = [
-            f"{accuracy_of} after {progress.count(self._rounds, 'round')}: mean ±"
+            f"{accuracy} after {progress.count(self._rounds, 'round')}: mean ±"
             " sample standard deviation (n - 1) over seeds; one seed has no deviation."
         ]
         if " to " in self._rounds:
             texts.append("In curves a run that has ended keeps its last accuracy.")
-        if "held-out" in accuracy_of.lower():
+        if "held-out" in accuracy.lower():
             texts.append(
                 "Held-out examples are training examples that nobody trains on."
             )
-        texts += dict.fromkeys(_NOTES[name] for name in columns if name in _NOTES)
+        shown = [*map(quantities.of, self._columns)]
+        of_analyses = [each for each in shown if each.needs in quantities.ANALYSES]
+        texts += dict.fromkeys(q.note for q in shown if q not in of_analyses and q.note)
         if len(self.groups) > 1:
             texts.append(self._why_no_bold or (_BOLD if has_bold else _NO_BOLD))
-            if "accuracy" in columns and self._is_paired:
+            if "accuracy" in self._columns and self._is_paired:
                 texts.append(differences.in_words(self._differences, self.baseline))
             if references := [name for name in self.groups if name not in self.ranked]:
                 names = ", ".join(references)
                 texts.append(f"References, without difference or bold print: {names}.")
-        if HESSIAN_COLUMNS.keys() & set(columns):
+        of_analyses.sort(key=lambda quantity: quantity.needs == quantities.COST)
+        notes = dict.fromkeys(quantity.note for quantity in of_analyses)
+        texts += [note.format(_MODELS[self.layout.weights]) for note in notes if note]
+        if reaching:
             texts.append(
-                "Of the Hessian of the loss on training examples: largest eigenvalue"
-                f" and trace at {_MODELS[self.weights]}, and how the clients' differ."
-            )
-        if COST_COLUMNS.keys() & set(columns):
-            texts.append(
-                "MFLOPs: multiply-adds of layers in the forward passes of a training"
-                " step, an example; other MFLOPs: of what is no layer; params: weights"
-                " that a client stores."
-            )
-        if self.reaching:
-            texts.append(
-                f"Rounds to a target: the first in which {self.reaching} reaches it;"
+                f"Rounds to a target: the first in which {reaching} reaches it;"
                 " with a + where a seed never did."
             )
-        if set(TARGET_COLUMNS) & set(columns) and self.reaching:
+        names = {quantity.name[:-1] for quantity in quantities.TO_TARGET}
+        if names & {*self._columns} and reaching:
             texts.append(
                 "MB and multiply-adds to a target: received, sent and computed by a"
                 " client that takes part in every round; s: of training, on the machine"
@@ -415,54 +523,48 @@ class Table(printed.Printed):
             )
         return " ".join(texts)
 
-
-def parse_columns(names: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
-    """Checks the names of columns, of which some need targets."""
-    COLUMNS_SETTING.check(tuple(names))
-    lacking = [name for name in names if name in TARGET_COLUMNS and name != "seconds"]
-    if lacking and not targets:
-        why = f"{lacking[0]} is that to an accuracy: give target_accuracies."
-        raise SettingError("columns", tuple(names), why)
-    return list(dict.fromkeys(names))
-
-
-def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
-    """Checks that planned runs will measure what columns show of their clients."""
-    for kind, needed in metrics.CLIENT_KINDS.items():
-        found = [name for name in columns if name.startswith(f"{kind}_")]
-        methods = [c for c in configs if c.process not in catalogue.REFERENCES]
-        if found and any(getattr(each, needed) is None for each in methods):
-            raise SettingError("columns", found[0], f"the runs need {needed} for it.")
-    lacking = {"local": HESSIAN_COLUMNS, "central": CLIENTS_COLUMNS}
-    for process in lacking.keys() & {each.process for each in configs}:
-        if found := [name for name in columns if name in lacking[process]]:
-            raise SettingError("columns", found[0], f"runs of {process} have none.")
+    @functools.cached_property
+    def _reaching(self) -> str:
+        """The measure that has to reach a target, in words; empty without one."""
+        found = set()
+        for run in self._runs if self.layout.targets else ():
+            says = {**run.config, **self.layout.measures}
+            is_of_all = says.get("target_model") == "all_clients"
+            if is_of_all and not run.all_clients:
+                raise ComparisonError(
+                    f"{run.path} was not made with averages_all_clients: there is no"
+                    " mean of all clients' models whose accuracy could reach a target."
+                )
+            found.add((says.get("target_measure") == "raw", is_of_all))
+        if len(found) != 1:
+            return "what each run's settings name" if found else ""
+        ((is_raw, is_of_all),) = found
+        measure = "the accuracy" if is_raw else "the accuracy's moving average"
+        return measure + (" of the mean of all clients' models" if is_of_all else "")
 
 
-def _row(name: str, values: Sequence[Mapping[str, Any]], group: Sequence[Run]) -> Row:
-    row: Row = {"process": name, "runs": len(group)}
-    for key in values[0]:
-        found = [each[key] for each in values]
-        row[f"{key}_mean"], row[f"{key}_std"] = mean(found), deviation(found)
-    summaries = [run.summary for run in group]
+def accuracy_of(groups: Groups) -> str:
+    """Returns the description of the accuracies, such as `Test accuracy on digits`."""
+    runs = [run for group in groups.values() for run in group]
+    tasks = {run.summary["task"] for run in runs}
+    (task,) = tasks if len(tasks) == 1 else (None,)
+    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
+    on = f" on {task}" if task else ""
+    return f"{tested.capitalize()} accuracy{on}"
+
+
+def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
+    """Returns the runs' configs, with the rounds that were done."""
     return {
-        **row,
-        "seconds_per_round": mean([each["median_round_seconds"] for each in summaries]),
-        **finished_runs.counts(group),
+        name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
+        for name, group in groups.items()
     }
 
 
-def _to_target(run: Run, target: float) -> dict[str, Optional[float]]:
-    """Returns the cost to a target by column; None if it is not reached or known."""
-    reached = run.summary["rounds_to_target"][str(target)]
-    costs = {name: each.get(reached) for name, each in run.costs.items()}
-    found = {"rounds": reached, "megabytes": None, **costs}
-    return {f"{name}_to_{target}": value for name, value in found.items()}
-
-
-def _usual(rows: Sequence[Row]) -> list[str]:
-    """Returns the default columns."""
-    others = ("all_clients", "clients_mean", "clients_worst_tenth", "finetuned_mean")
-    keys = {name: f"{SHARES[name][1]}_mean" for name in others}
-    known = [n for n in others if any(r.get(keys[n]) is not None for r in rows)]
-    return ["accuracy", "ema", *known]
+def _rounds(run: Run) -> Any:
+    """The rounds of a run; of how many, if its learning rates depend on that."""
+    done, total = run.summary["rounds"], run.config.get("total_rounds")
+    if run.ends_itself:
+        return total
+    is_part = process_settings.depend_on_total(run.config) and done != total
+    return f"{done} of {total}" if is_part else done

@@ -16,27 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import files, tables
-from tff_reg.experiment.report import cells, comparison, finished_runs, page
+from tff_reg.experiment.report import comparison, finished_runs, page, quantities
 
 _WIDTH = 88
 _NONE = "-"
 
-# Table headings of quantities. `ema@R` is the moving average after R rounds, `rounds@T`
-# the number of rounds to the accuracy T (0 to 1).
-_AT = {"ema": "EMA after {} rounds (%)", "rounds": "rounds to {} %"}
-SHARES = {
-    "accuracy": ("accuracy (%)", "final_accuracy"),
-    "best": ("best (%)", "best_accuracy"),
-    "ema": ("EMA (%)", "ema_accuracy"),
-    "all_clients": ("all clients (%)", "all_clients_accuracy"),
-}
-SECONDS = "seconds"
-_HEADS = {
-    **{name: head for name, (head, _) in SHARES.items()},
-    **finished_runs.HESSIAN_COLUMNS,
-    **{name: head for name, (head, _) in finished_runs.COST_COLUMNS.items()},
-    "gflops": "GFLOPs",
-    SECONDS: "s a round",
+# What papers print otherwise than tables of comparisons do.
+_OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "ema@": {"head": "EMA after {} rounds (%)"},
+    "gflops": {
+        "name": "mflops",
+        "head": "GFLOPs",
+        "read": lambda run: run.cost("forward_mflops") / 1000,
+    },
 }
 
 
@@ -74,7 +66,7 @@ class Artifact:
       hessian: Settings of `bin/analyze hessian` that differ from the defaults.
       picture: How the figure is drawn: curves, compute_time, landscape, eigenvalues or
         singular_values; empty for a table.
-      curve: The accuracy that the curves show: a name of `SHARES`.
+      curve: The accuracy that the curves show: accuracy, ema or all_clients.
       notes: Notes below the table, whole sentences.
     """
 
@@ -124,25 +116,24 @@ class Number:
     round_num: Optional[int] = None
 
 
-def split(quantity: str) -> tuple[str, Optional[str]]:
-    """Splits a quantity into its kind and the text after its @, None without one."""
-    kind, is_at, at = quantity.partition("@")
-    return kind, at if is_at else None
+def split(name: str) -> tuple[str, Optional[float]]:
+    """Splits the name of a quantity after its @, into the number there; None of none.
+
+    `ema@R` is the moving average after R rounds, `rounds@T` the number of rounds to the
+    accuracy T (0 to 1).
+    """
+    kind, is_at, at = name.partition("@")
+    if not is_at:
+        return kind, None
+    return f"{kind}@", float(at) if kind == "rounds" else int(at)
 
 
-def head(quantity: str) -> str:
-    """Returns the heading of a quantity in a table."""
-    kind, at = split(quantity)
-    if at is None:
-        return _HEADS[quantity]
-    return _AT[kind].format(at if kind == "ema" else f"{100 * float(at):g}")
-
-
-def analysed(quantity: str) -> Optional[str]:
-    """Returns the column of a run's analyses that a quantity needs, or None."""
-    column = "mflops" if quantity == "gflops" else quantity
-    known = {*finished_runs.HESSIAN_COLUMNS, *finished_runs.COST_COLUMNS}
-    return column if column in known else None
+def quantity_of(name: str, at: Optional[float] = None) -> quantities.Quantity:
+    """Returns the quantity of a name; `at` replaces the number after its @."""
+    kind, own = split(name)
+    others: Any = {"name": kind, **_OTHERS.get(kind, {})}
+    found = dataclasses.replace(quantities.TABLE[others["name"]], **others)
+    return found if own is None else found.at(own if at is None else at)
 
 
 def number(
@@ -156,9 +147,9 @@ def number(
     seeds = min(map(len, values))
     if not seeds:
         return Number(cell, quantity, published, _NONE, None, None, 0)
-    means = [cells.mean(each) for each in values]
-    mean = cells.mean(means)
-    deviation = cells.deviation(means if len(means) > 1 else values[0])
+    means = [quantities.mean(each) for each in values]
+    mean = quantities.mean(means)
+    deviation = quantities.deviation(means if len(means) > 1 else values[0])
     digits = _digits(published)
     if mean is not None and quantity.startswith("rounds@"):
         here = f"{mean:.1f}".removesuffix(".0")
@@ -221,16 +212,18 @@ def _blocks(
     artifact: Artifact, numbers: Sequence[Number]
 ) -> Iterator[tuple[str, tables.Columns]]:
     """Yields the name and the cells of each table."""
-    quantities = {cell.quantities for cell in artifact.cells}
-    if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
-        ((quantity,),) = quantities
-        heads = {(column, quantity): column for column in artifact.columns}
-        yield head(quantity), _block(artifact.rows, heads, numbers)
+    shown = {cell.quantities for cell in artifact.cells}
+    if len(shown) == 1 and len(artifact.cells[0].quantities) == 1:
+        ((name,),) = shown
+        heads = {(column, name): column for column in artifact.columns}
+        yield quantity_of(name).head, _block(artifact.rows, heads, numbers)
         return
     for column in artifact.columns:
         cells = [cell for cell in artifact.cells if cell.column == column]
         heads = {
-            (column, name): head(name) for cell in cells for name in cell.quantities
+            (column, name): quantity_of(name).head
+            for cell in cells
+            for name in cell.quantities
         }
         rows = list(dict.fromkeys(cell.row for cell in cells))
         yield column, _block(rows, heads, numbers)
@@ -264,6 +257,6 @@ def _block(
         published = [(each and each.published) or _NONE for each in own]
         here = [each.here if each else _NONE for each in own]
         rounds = sorted({each.round_num for each in own if each and each.round_num})
-        at = f", round {cells.span(rounds)}" if rounds else ""
+        at = f", round {quantities.span(rounds)}" if rounds else ""
         columns += [(text, ["published", *published]), ("", [f"here{at}", *here])]
     return columns

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.experiment.config import identity, run_config as config_lib
-from tff_reg.experiment.report import finished_runs
+from tff_reg.experiment.report import finished_runs, quantities
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
 from tff_reg.experiment.series.plan import PlannedRun
@@ -59,13 +59,8 @@ def analyses_for(
     `settings` are those that differ from the defaults. A setting that is in neither may
     have any value.
     """
-    flat, of_clients, cost = (
-        [column for column in columns if column in kind]
-        for kind in (
-            finished_runs.FLATNESS_COLUMNS,
-            finished_runs.CLIENTS_COLUMNS,
-            finished_runs.OF_COST,
-        )
+    of_clients, flat, cost = (
+        quantities.needing(columns, kind) for kind in quantities.ANALYSES
     )
     server = finished_runs.WEIGHTS.default
     needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
@@ -85,9 +80,9 @@ def analyses_for(
         )
         for whose, asked, how in needs
         if asked
-        and not finished_runs.is_analysed(directory, asked, whose, {**defaults, **how})
+        and not quantities.is_analysed(directory, asked, whose, {**defaults, **how})
     ]
-    if cost and not finished_runs.is_analysed(directory, cost):
+    if cost and not quantities.is_analysed(directory, cost):
         found.append(Analysis("cost", directory, name))
     return found
 

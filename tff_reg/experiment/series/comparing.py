@@ -16,6 +16,7 @@ from tff_reg.experiment.report import (
     differences,
     finished_runs,
     protocol,
+    quantities,
     settings_table,
     table as table_lib,
 )
@@ -38,7 +39,7 @@ class Comparing:
     Attributes:
       first: The runs to do first: those of the grid, if there is one, or all.
       tuner: The grid's; None without one.
-      asked: The settings that say what the table has.
+      layout: What the tables show in the end.
       failed: The reasons of failed runs, and of those that a grid let not start, by
         their names.
       total: The number of runs, a grid's among them.
@@ -54,23 +55,25 @@ class Comparing:
         settings: Any = None,
         grid: Any = None,
         baseline: Optional[str] = None,
+        columns: Sequence[str] = (),
+        weights: str = finished_runs.WEIGHTS.default,
     ):
         """Plans the runs and checks their settings, before any of them starts."""
         self._names = series.process_names(processes)
         self._seeds = tuple(dict.fromkeys(seeds))
         count = len(self._seeds)
-        self._baseline = differences.baseline_of(baseline, self._names, count)
-        columns: Mapping[str, Mapping[str, Any]] = {"": {}}
+        baseline = differences.baseline_of(baseline, self._names, count)
+        of_axis: Mapping[str, Mapping[str, Any]] = {"": {}}
         self._has_axis = settings is not None
         if self._has_axis:
-            columns = axis.parse(settings, request({})[0].given())
+            of_axis = axis.parse(settings, request({})[0].given())
             if grid is not None:
                 why = "give it or grid: each setting is tuned by a call of its own."
                 raise SettingError(axis.SETTINGS.name, str(settings), why)
         self._folders = {
-            heading: axis.folder(each) for heading, each in columns.items()
+            heading: axis.folder(each) for heading, each in of_axis.items()
         }
-        self._requests = {heading: request(each) for heading, each in columns.items()}
+        self._requests = {heading: request(each) for heading, each in of_axis.items()}
         asked: Any = {"processes": self._names, "seeds": self._seeds}
         self.failed: dict[str, str] = {}
         self.total = 0
@@ -97,8 +100,11 @@ class Comparing:
                 for heading, (common, tasks) in self._requests.items()
             }
             self.first = self._runs
-        common, _ = self._requests[[*columns][0]]
-        self.asked = self.first[0].config if self.first else common
+        common, _ = self._requests[[*of_axis][0]]
+        shown = self.first[0].config if self.first else common
+        how = {"weights": weights, "baseline": baseline}
+        self.layout = table_lib.Layout.of(shown, columns, **how)
+        quantities.check_measured(columns, [run.config for run in self.first])
 
     @property
     def headings(self) -> list[str]:
@@ -131,9 +137,6 @@ class Comparing:
         done: batch.Batch,
         begin: Callable[[Sequence[series.PlannedRun]], batch.Batch],
         where: Optional[files.PathLike],
-        *,
-        columns: Sequence[str] = (),
-        weights: str = finished_runs.WEIGHTS.default,
         **of_files: str,
     ) -> dict[str, table_lib.Table]:
         """Carries out the runs, and writes the files after each of them.
@@ -142,8 +145,6 @@ class Comparing:
           done: The batch of the `first` runs.
           begin: Makes the batch of runs that follow a grid's.
           where: Directory of the files; None writes nothing.
-          columns: As for `comparison.compare`; runs are analysed for them.
-          weights: As for `comparison.compare`.
           **of_files: The title and the command in them.
 
         Returns:
@@ -170,18 +171,19 @@ class Comparing:
         self.total += len(self._runs)
         write = functools.partial(self._write, done, of_files, missing)
         made: dict[str, Any] = {}
-        write(made)
-        done.run(lambda: write(made))
+        plain = dataclasses.replace(self.layout, columns=())
+        write(plain, made)
+        done.run(lambda: write(plain, made))
         self.failed |= done.failed
-        return write({}, columns=columns, weights=weights)
+        return write(self.layout, {})
 
     def _write(
         self,
         done: batch.Batch,
         of_files: Mapping[str, str],
         missing: Sequence[str],
+        layout: table_lib.Layout,
         made: dict[str, Any],
-        **options: Any,
     ) -> dict[str, table_lib.Table]:
         """Makes and writes the tables of other groups than those `made` before."""
         finished = {run.directory for run in done.finished}
@@ -194,15 +196,7 @@ class Comparing:
             if not groups or made.get(heading, (None,))[0] == groups:
                 continue
             names = [run.name for run in runs if run.directory not in finished]
-            found = tabulate(
-                groups,
-                self.asked,
-                done,
-                tuned=self._tuned,
-                missing=[*names, *missing],
-                baseline=self._baseline,
-                **options,
-            )
+            found = tabulate(groups, done, layout, self._tuned, [*names, *missing])
             made[heading] = groups, found
             make = functools.partial(comparison.contents, found, **of_files)
             self._put(self._folders[heading], make)
@@ -224,12 +218,9 @@ class Comparing:
 
 def tabulate(
     groups: Mapping[str, Sequence[str]],
-    asked: config_lib.RunConfig,
     done: batch.Batch,
-    *,
-    columns: Sequence[str] = (),
-    weights: str = finished_runs.WEIGHTS.default,
-    **more: Any,
+    layout: table_lib.Layout,
+    *more: Any,
 ) -> table_lib.Table:
     """Makes the table of finished runs, after the analyses that its columns need."""
     done.analyse(
@@ -238,8 +229,11 @@ def tabulate(
             for name, paths in groups.items()
             for path in paths
             for analysis in batch.analyses_for(
-                path, f"{name}, {pathlib.Path(path).name}", columns, weights
+                path,
+                f"{name}, {pathlib.Path(path).name}",
+                layout.columns,
+                layout.weights,
             )
         ]
     )
-    return comparison.tabulate(groups, asked, columns=columns, weights=weights, **more)
+    return comparison.tabulate(groups, layout, *more)

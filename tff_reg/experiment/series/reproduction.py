@@ -10,13 +10,13 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from tff_reg import files, lazy
 from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import cells as cells_lib, finished_runs, protocol
+from tff_reg.experiment.report import finished_runs, protocol, quantities
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
 from tff_reg.experiment.series.artifact import Artifact, Cell, Number
 
@@ -153,11 +153,12 @@ class Reproduction:
         """
         columns: dict[str, list[str]] = {}
         for cell in self.artifact.cells:
-            asked = [artifact_lib.analysed(name) for name in cell.quantities]
+            asked = [artifact_lib.quantity_of(name).name for name in cell.quantities]
+            asked = quantities.needing(asked, *quantities.ANALYSES)
             for runs in self.runs_of(cell):
                 for run in runs:
                     own = columns.setdefault(run.directory, [])
-                    own += [name for name in asked if name and name not in own]
+                    own += [name for name in asked if name not in own]
         return [
             analysis
             for run in finished
@@ -187,10 +188,11 @@ class Reproduction:
         lengths = (run.summary["rounds"] for runs in read for run in runs)
         last_round = max(lengths, default=0)
         found = []
-        for quantity, published in zip(cell.quantities, cell.published):
-            values = [[_value(quantity, run, rounds) for run in runs] for runs in read]
-            number = artifact_lib.number(cell, quantity, published, values, last_round)
-            found.append(dataclasses.replace(number, round_num=rounds.get(quantity)))
+        for name, published in zip(cell.quantities, cell.published):
+            quantity = artifact_lib.quantity_of(name, rounds.get(name))
+            values = [[quantity.for_people(run) for run in runs] for runs in read]
+            number = artifact_lib.number(cell, name, published, values, last_round)
+            found.append(dataclasses.replace(number, round_num=rounds.get(name)))
         return found
 
     def _rounds(self, cell: Cell) -> dict[str, int]:
@@ -198,24 +200,23 @@ class Reproduction:
         sets = lazy.tasks.recipes.settings(cell.recipes[0])
         share = self.runs_of(cell)[0][0].config.total_rounds / sets["total_rounds"]
         return {
-            quantity: max(1, round(int(at) * share))
+            quantity: max(1, round(at * share))
             for quantity in cell.quantities
             for kind, at in [artifact_lib.split(quantity)]
-            if kind == "ema" and at is not None
+            if kind == "ema@" and at is not None
         }
 
     def _read(
         self, cell: Cell, run: series.PlannedRun, rounds: Mapping[str, int]
     ) -> finished_runs.Run:
-        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
         split = map(artifact_lib.split, cell.quantities)
-        targets = [float(at) for kind, at in split if kind == "rounds" and at]
+        targets = [at for kind, at in split if kind == "rounds@"]
         wanted = {
             "accuracy_at_rounds": list(rounds.values()),
             "target_accuracies": targets,
         }
         weights = self.artifact.weights
-        return finished_runs.read(run.directory, wanted, columns, weights)
+        return finished_runs.read(run.directory, wanted, weights)
 
     def write(
         self,
@@ -244,7 +245,7 @@ class Reproduction:
             " are several."
         ]
         kinds = {artifact_lib.split(number.quantity)[0] for number in numbers}
-        if "ema" in kinds:
+        if {"ema", "ema@"} & kinds:
             notes.append(
                 "EMA: exponential moving average with momentum 0.9 over the evaluated"
                 " rounds."
@@ -274,32 +275,8 @@ def _of_runs(
     whole = [run for group in groups.values() for run in group]
     ends = [run.summary["rounds"] for run in whole if run.ends_itself]
     if ends:
-        yield f"Runs that may end early ended after {cells_lib.span(ends)} rounds."
+        yield f"Runs that may end early ended after {quantities.span(ends)} rounds."
     yield from finished_runs.warnings(whole)
-
-
-def _value(
-    quantity: str, run: finished_runs.Run, rounds: Mapping[str, int]
-) -> Optional[float]:
-    """Returns a quantity of a run in the paper's units; None if there is none."""
-    summary = run.summary
-    kind, at = artifact_lib.split(quantity)
-    if kind == "rounds" and at is not None:
-        return summary["rounds_to_target"][str(float(at))]
-    if at is not None:
-        found = summary["accuracy_at_rounds"][str(rounds[quantity])]
-        return _percent(found["ema_accuracy"])
-    if quantity in artifact_lib.SHARES:
-        return _percent(summary[artifact_lib.SHARES[quantity][1]])
-    if quantity == artifact_lib.SECONDS:
-        return summary["median_round_seconds"]
-    if quantity == "gflops":
-        return run.analyses["mflops"] / 1000
-    return run.analyses[quantity]
-
-
-def _percent(share: Optional[float]) -> Optional[float]:
-    return None if share is None else 100 * share
 
 
 def _content(run: series.PlannedRun) -> str:

@@ -17,8 +17,8 @@ from typing import Any, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config import resolution, run_config as config_lib
-from tff_reg.experiment.report import cells, differences, protocol
-from tff_reg.experiment.report.tuned import Tuned
+from tff_reg.experiment.report import differences, protocol, quantities
+from tff_reg.experiment.report.table import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text
@@ -94,7 +94,7 @@ class _Tried:
 
     @property
     def mean(self) -> Any:
-        return cells.mean(self.accuracies)
+        return quantities.mean(self.accuracies)
 
 
 class Tuning:
@@ -182,7 +182,7 @@ class Tuning:
                 found[process] = Tuned(
                     best.settings,
                     best.mean,
-                    cells.deviation(best.accuracies),
+                    quantities.deviation(best.accuracies),
                     None if None in means else min(means),
                     len(tried),
                     len(tied) - 1,
@@ -202,8 +202,10 @@ class Tuning:
                     "process": process,
                     **{name: each.settings.get(name) for name in self.names},
                     "runs": len(each.accuracies),
-                    sensitivity.MEAN: cells.mean(accuracies) if accuracies else None,
-                    sensitivity.DEVIATION: cells.deviation(accuracies),
+                    sensitivity.MEAN: quantities.mean(accuracies)
+                    if accuracies
+                    else None,
+                    sensitivity.DEVIATION: quantities.deviation(accuracies),
                     "not_finite": each.not_finite,
                     sensitivity.BEST: process in best
                     and each.settings == best[process].settings,

@@ -1,0 +1,305 @@
+"""The quantities of finished runs: an entry of `TABLE` is all that tables need.
+
+The flag `--columns`, the checks before runs start, the analyses of finished runs, the
+tables of comparisons and those of papers read nothing else. Deviations are sample
+deviations (n - 1) over seeds; one seed has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.experiment.report.finished_runs import WEIGHTS, ComparisonError, Run, read
+from tff_reg.experiment.rounds import metrics, summary as summary_lib
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError
+
+# The analyses that a quantity may need of runs: the server's Hessian and the clients'
+# after one more round, the Hessian at the chosen weights, and the cost of a step.
+OF_CLIENTS, HESSIAN, COST = ANALYSES = ("hessian of clients", "hessian", "cost")
+# Settings that may be larger in an analysis than required.
+_AT_LEAST = ("eigenvalues", "density_samples", "clients")
+# The analyses that runs of a process do not have.
+_LACKING = {"local": (HESSIAN, OF_CLIENTS), "central": (OF_CLIENTS,)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """A number of a finished run, and how tables show it.
+
+    Attributes:
+      name: Its name in `--columns` and in papers' tables. One that ends in @ is that at
+        a round, or to a target accuracy.
+      head: Its heading; `{}` stands for the round, or for the target in percent.
+      read: Returns it from a run, and the round or target if its name has an @; None if
+        there is none. Raises a `ComparisonError` if an analysis is missing.
+      key: Its name in `table.csv`, by default `name`.
+      scale: Factor of the numbers for people, such as 100 for percent.
+      form: Format of means.
+      spread: Format of deviations; empty if they are not shown.
+      best: `max` or `min`: which rows are in bold; None for none.
+      needs: What runs need for it: a setting, or one of `ANALYSES`; empty for nothing.
+      note: The sentences below tables that have it; of an analysis, with `{}` for the
+        analysed model.
+      place: The round or target of one that has it, see `at`.
+      is_usual: Whether tables have it by default, beside accuracy and EMA, if runs
+        measured it.
+    """
+
+    name: str
+    head: str
+    read: Callable[..., Optional[float]]
+    key: str = ""
+    scale: float = 1
+    form: str = ".2f"
+    spread: str = ".2f"
+    best: Any = None
+    needs: str = ""
+    note: str = ""
+    is_usual: bool = False
+    place: Any = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "key", self.key or self.name.replace("@", "_to_{}"))
+
+    def at(self, place: float) -> Quantity:
+        """Returns the quantity at a round, or to a target from 0 to 1."""
+        return dataclasses.replace(
+            self,
+            head=self.head.format(place if self.name == "ema@" else f"{100 * place:g}"),
+            key=self.key.format(place),
+            read=functools.partial(self.read, at=place),
+            place=place,
+        )
+
+    def for_people(self, run: Run) -> Optional[float]:
+        """Returns it from a run, in the units of tables for people."""
+        found = self.read(run)
+        return None if found is None else self.scale * found
+
+    def text(self, values: Sequence[Optional[float]], otherwise: str = "-") -> str:
+        """Returns a cell for people: mean and deviation of values by seed."""
+        found, spread = mean(values), deviation(values)
+        if found is None:
+            return otherwise
+        text = f"{self.scale * found:{self.form}}"
+        if spread is None or not self.spread:
+            return text
+        return f"{text} ± {self.scale * spread:{self.spread}}"
+
+
+def mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    """Returns the mean; None if one of the values is None."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
+    """Returns the sample deviation (n - 1); None for one value, or if one is None."""
+    known = [value for value in values if value is not None]
+    is_whole = len(known) == len(values) >= 2
+    return statistics.stdev(known) if is_whole else None
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Returns the range of numbers, such as `2 to 4`."""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _said(key: str) -> Callable[[Run], Optional[float]]:
+    return lambda run: run.summary.get(key)
+
+
+def _spent(what: str) -> Callable[..., Optional[float]]:
+    return lambda run, at=None: run.spent(what).get(_rounds_to(run, at))
+
+
+def _rounds_to(run: Run, at: Optional[float] = None) -> Any:
+    return run.summary["rounds_to_target"].get(str(at))
+
+
+def _curvature(name: str, head: str, needs: str = OF_CLIENTS) -> Quantity:
+    def read(run: Run) -> Optional[float]:
+        of_clients = needs == OF_CLIENTS
+        return run.hessian(name, WEIGHTS.default if of_clients else run.weights)
+
+    return _number(name, head, read, form=".3g", needs=needs, note=_CURVATURE)
+
+
+def _cost(name: str, head: str, of: str, form: str) -> Quantity:
+    def read(run: Run) -> float:
+        return run.cost(of)
+
+    return Quantity(name, head, read, form=form, spread="", needs=COST, note=_COST)
+
+
+_share = functools.partial(Quantity, scale=100, best=max)
+_number = functools.partial(Quantity, form=".4g", spread=".2g")
+_CLIENTS = (
+    "Clients: their accuracies with the global model (of local: with their own);"
+    " finetuned: with copies of it that they trained further; weighted: by their"
+    " examples; worst tenth: mean of the lowest tenth; deviation: over the clients."
+)
+_CURVATURE = (
+    "Of the Hessian of the loss on training examples: largest eigenvalue and trace at"
+    " {}, and how the clients' differ."
+)
+_COST = (
+    "MFLOPs: multiply-adds of layers in the forward passes of a training step, an"
+    " example; other MFLOPs: of what is no layer; params: weights that a client stores."
+)
+_USUAL = ("clients_mean", "clients_worst_tenth", "finetuned_mean")
+_TABLE = (
+    _share("accuracy", "accuracy (%)", _said("final_accuracy")),
+    _share(
+        "best",
+        "best (%)",
+        _said("best_accuracy"),
+        key="best_accuracy",
+        best=None,  # The maximum over rounds chose among them by the test examples.
+        note="Best: the highest of all rounds, which the tested examples choose.",
+    ),
+    _share(
+        "ema",
+        "EMA (%)",
+        _said("ema_accuracy"),
+        key="ema_accuracy",
+        note="EMA: exponential moving average with momentum"
+        f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds.",
+    ),
+    _share(
+        "ema@",
+        "EMA at {} (%)",
+        lambda run, at: run.summary["accuracy_at_rounds"][str(at)]["ema_accuracy"],
+        key="ema_accuracy_at_{}",
+    ),
+    _share(
+        "all_clients",
+        "all clients (%)",
+        _said("all_clients_accuracy"),
+        key="all_clients_accuracy",
+        note="All clients: that of the mean of all clients' last models.",
+        is_usual=True,
+    ),
+    *(
+        _share(
+            f"{kind}_{measure}",
+            f"{kind}: {measure.replace('_', ' ')} (%)",
+            _said(f"{kind}_{measure}"),
+            best=None if measure.endswith("deviation") else max,
+            needs=setting,
+            note=_CLIENTS,
+            is_usual=f"{kind}_{measure}" in _USUAL,
+        )
+        for kind, setting in metrics.CLIENT_KINDS.items()
+        for measure in metrics.CLIENT_MEASURES
+    ),
+    _curvature("lambda_max", "lambda_max (in magnitude)", HESSIAN),
+    _curvature("trace", "H_T", HESSIAN),
+    _curvature("h_n", "H_N"),
+    _curvature("h_d", "H_D"),
+    _curvature("h_n_code", "H_N (code)"),
+    _curvature("h_d_code", "H_D (code)"),
+    _curvature("drift", "drift"),
+    _curvature("drift_agreement", "drift cosine"),
+    _curvature("gradient_agreement", "gradient cosine"),
+    _cost("mflops", "MFLOPs", "forward_mflops", ".1f"),
+    _cost("rest_mflops", "other MFLOPs", "forward_rest_mflops", ".3f"),
+    _cost("params", "params (M)", "stored_params_m", ".2f"),
+    _number("rounds@", "rounds to {} %", _rounds_to, form=".1f", best=min),
+    _number("megabytes@", "MB to {} %", _spent("megabytes")),
+    Quantity(
+        "seconds",
+        "s a round",
+        _said("median_round_seconds"),
+        key="seconds_per_round",
+        spread="",
+    ),
+    _number("seconds@", "s to {} %", _spent("seconds")),
+    _number(
+        "multiply_adds@",
+        "10^9 multiply-adds to {} %",
+        _spent("multiply_adds"),
+        needs=COST,
+    ),
+)
+TABLE = {each.name: each for each in _TABLE}
+TO_TARGET = [each for each in _TABLE if each.key.endswith("_to_{}")]
+_NAMES = tuple(dict.fromkeys(name.removesuffix("@") for name in TABLE))
+COLUMNS = Setting(
+    "columns",
+    str,
+    (),
+    "columns of table.md, as of FedAlign's Tables 1 and 5; rounds, megabytes, seconds"
+    " and multiply_adds are those to target_accuracies; runs are analysed if they are"
+    " not yet",
+    is_tuple=True,
+    choices=_NAMES,
+)
+
+
+def of(column: str) -> Quantity:
+    """Returns the quantity of a column: that to a target if there is no other."""
+    return TABLE.get(column) or TABLE[f"{column}@"]
+
+
+def needing(columns: Sequence[str], *needs: str) -> list[str]:
+    """Returns the columns that need one of some analyses, in their order."""
+    return [name for name in columns if of(name).needs in needs]
+
+
+def check(columns: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
+    """Returns columns without duplicates; checks names, and those that need targets."""
+    COLUMNS.check(tuple(columns))
+    lacking = [name for name in columns if name not in TABLE]
+    if lacking and not targets:
+        why = f"{lacking[0]} is that to an accuracy: give target_accuracies."
+        raise SettingError("columns", tuple(columns), why)
+    return list(dict.fromkeys(columns))
+
+
+def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
+    """Checks that planned runs will have what columns need."""
+    methods = [each for each in configs if each.process not in catalogue.REFERENCES]
+    processes = dict.fromkeys(each.process for each in configs)
+    for name, needs in ((name, of(name).needs) for name in columns):
+        is_setting = needs and needs not in ANALYSES
+        if is_setting and any(getattr(each, needs) is None for each in methods):
+            raise SettingError("columns", name, f"the runs need {needs} for it.")
+        for process in processes:
+            if needs in _LACKING.get(process, ()):
+                raise SettingError("columns", name, f"runs of {process} have none.")
+
+
+def how_measured(run: Run, columns: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of the Hessians that columns need, by weights."""
+    weights = {HESSIAN: run.weights, OF_CLIENTS: WEIGHTS.default}
+    asked = {weights.get(of(name).needs) for name in columns}
+    return {each: run.measured(each)[1] for each in asked if each}
+
+
+def is_analysed(
+    path: Any,
+    columns: Sequence[str],
+    weights: str = WEIGHTS.default,
+    settings: Mapping[str, Any] = {},
+) -> bool:
+    """Returns whether a finished run's analyses have the results that columns need."""
+    try:
+        run = read(path, weights=weights)
+        for name in columns:
+            of(name).read(run)
+        made = how_measured(run, columns).get(weights, {})
+    except ComparisonError:
+        return False
+    return all(
+        made.get(name, value) >= value
+        if name in _AT_LEAST
+        else made.get(name, value) == value
+        for name, value in settings.items()
+    )
