@@ -58,7 +58,6 @@ __all__ = [
     "recipes",
 ]
 
-_ENTRY_POINTS = "tff_reg.tasks"
 _NAMES = (
     *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
     *("pacs", "ham10000", "domain_folders", "image_folder", "arrays"),
@@ -66,9 +65,24 @@ _NAMES = (
 )
 
 
+def _must(name: str, value: Any) -> str:
+    own = getattr(getattr(value, "DEFAULTS", None), "name", None)
+    is_task = own == name and callable(getattr(value, "load", None))
+    must = f"a module with load and DEFAULTS, a TaskDefaults named {name!r}"
+    return "" if is_task else must
+
+
+_REGISTRY = plugins.Registry(
+    "tff_reg.tasks",
+    _NAMES,
+    lambda name: importlib.import_module(f"tff_reg.tasks.{name}"),
+    _must,
+)
+
+
 def names() -> tuple[str, ...]:
     """Returns the names of all tasks; those of other packages come last."""
-    return (*_NAMES, *plugins.entry_points(_ENTRY_POINTS, _NAMES))
+    return _REGISTRY.names()
 
 
 def of_package(name: str) -> ModuleType | None:
@@ -77,17 +91,7 @@ def of_package(name: str) -> ModuleType | None:
     Raises:
       TaskError: If the module cannot be loaded, or is not that of a task.
     """
-
-    def check(value: Any) -> str:
-        own = getattr(getattr(value, "DEFAULTS", None), "name", None)
-        is_task = own == name and callable(getattr(value, "load", None))
-        must = f"a module with load and DEFAULTS, a TaskDefaults named {name!r}"
-        return "" if is_task else must
-
-    try:
-        return plugins.load(_ENTRY_POINTS, _NAMES, name, check)
-    except plugins.PluginError as error:
-        raise TaskError(str(error)) from error
+    return None if name in _REGISTRY.own else _find(name)
 
 
 def defaults(name: str) -> TaskDefaults:
@@ -218,10 +222,15 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
     return data
 
 
+def _find(name: str) -> ModuleType | None:
+    try:
+        return _REGISTRY.find(name)
+    except plugins.PluginError as error:
+        raise TaskError(str(error)) from error
+
+
 def _module(name: str) -> ModuleType:
-    if name in _NAMES:
-        return importlib.import_module(f"tff_reg.tasks.{name}")
-    if (module := of_package(name)) is None:
+    if (module := _find(name)) is None:
         raise TaskError(
             f"There is no task named {name!r}; use one of {', '.join(names())}."
         )

@@ -18,7 +18,7 @@ import venv
 
 import pytest
 
-from tff_reg import commands, plugins
+from tff_reg import commands, tasks
 from tff_reg.methods import catalogue
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -71,10 +71,15 @@ def calling(main, folder=ROOT):
     """Gives `call` of a `main` with a folder's packages; methods added go after it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setattr(catalogue, "_loaded", {})
-        plugins.entry_points.cache_clear()
+        forget_packages(patch)
         yield functools.partial(call, main)
-    plugins.entry_points.cache_clear()
+
+
+def forget_packages(patch):
+    """Methods and tasks of packages and files are looked for anew."""
+    for registry in (catalogue.REGISTRY, tasks._REGISTRY):
+        patch.setattr(registry, "_points", None)
+        patch.setattr(registry, "_found", {})
 
 
 class InThisProcess:

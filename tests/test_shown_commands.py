@@ -11,7 +11,6 @@ import pytest
 
 from tests import commands, documents
 from tests.tasks import layouts
-from tff_reg import plugins
 from tff_reg.commands import run
 from tff_reg.experiment.config import scale
 from tff_reg.methods import catalogue
@@ -112,13 +111,10 @@ def a_method(file, tmp_path_factory, monkeypatch):
     if file.name != "debug_a_method.md":
         documents.install_tutorials_method(folder)
     monkeypatch.syspath_prepend(folder)
-    plugins.entry_points.cache_clear()
+    commands.forget_packages(monkeypatch)
     yield
-    for name in ("anchor", "mine", "near"):
-        catalogue._loaded.pop(name, None)
     sys.modules.pop("anchors", None)
     monkeypatch.undo()
-    plugins.entry_points.cache_clear()
 
 
 def cut(given, flag):

@@ -8,7 +8,6 @@ first used.
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import importlib.util
 import pathlib
@@ -18,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
 
 NAME = re.compile("[a-z][a-z0-9_]*")
 # The beginning of the names of modules that are made of single files.
@@ -29,60 +28,103 @@ class PluginError(ValueError):
     """Raised when third-party code cannot be used; the message says which, and why."""
 
 
-@functools.cache
-def entry_points(
-    group: str, taken: tuple[str, ...]
-) -> Mapping[str, metadata.EntryPoint]:
-    """Returns the entry points of a group by name, sorted by name.
+class Registry:
+    """Things by name: our own, those of installed packages, those of files.
 
-    Those with a forbidden or taken name are left out with a warning.
+    Each is imported when it is first asked for.
+
+    Attributes:
+      own: Our names, in their order.
     """
-    # A package that is found in two folders is listed twice.
-    points = {(p.name, p.value): p for p in metadata.entry_points(group=group)}
-    found: dict[str, metadata.EntryPoint] = {}
-    for _, point in sorted(points.items()):
-        is_free = point.name not in taken and point.name not in found
-        if is_free and NAME.fullmatch(point.name):
-            found[point.name] = point
-        else:
-            warnings.warn(
-                f"{_where(point, group)} is left out: its name is taken already, or is"
-                " not of small letters, digits and underscores alone.",
-                stacklevel=2,
-            )
-    return found
 
+    def __init__(
+        self,
+        group: str,
+        own: Iterable[str],
+        load: Callable[[str], Any],
+        must: Callable[[str, Any], str],
+    ):
+        """Makes a registry.
 
-def load(
-    group: str, taken: tuple[str, ...], name: str, check: Callable[[Any], str]
-) -> Any:
-    """Imports the value of an entry point; None if there is none of the name.
+        Args:
+          group: The group of the packages' entry points.
+          own: Our names.
+          load: Imports one of ours.
+          must: Says what a package's value of this name must be; empty if it is.
+        """
+        self.own = tuple(own)
+        self._group, self._load, self._must = group, load, must
+        self._found: dict[str, Any] = {}
+        self._points: Optional[Mapping[str, metadata.EntryPoint]] = None
 
-    `check` returns an empty text for an allowed value, else what the value must be.
-    """
-    point = entry_points(group, taken).get(name)
-    if point is None:
-        return None
-    try:
-        value = point.load()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # A third-party module may raise anything.
-        why = _why(error)
-        raise PluginError(f"{_where(point, group)} cannot be loaded: {why}.") from error
-    if must := check(value):
-        raise PluginError(f"{_where(point, group)} must be {must}, but is {value!r}.")
-    return value
+    def _packages(self) -> Mapping[str, metadata.EntryPoint]:
+        """Returns the entry points by name, sorted, less forbidden or taken names."""
+        if self._points is None:
+            self._points = self._look()
+        return self._points
+
+    def _look(self) -> Mapping[str, metadata.EntryPoint]:
+        # A package that is found in two folders is listed twice.
+        points = metadata.entry_points(group=self._group)
+        found: dict[str, metadata.EntryPoint] = {}
+        for _, point in sorted({(p.name, p.value): p for p in points}.items()):
+            is_free = point.name not in (*self.own, *found)
+            if is_free and NAME.fullmatch(point.name):
+                found[point.name] = point
+            else:
+                warnings.warn(
+                    f"{self._where(point)} is left out: its name is taken already, or"
+                    " is not of small letters, digits and underscores alone.",
+                    stacklevel=2,
+                )
+        return found
+
+    def others(self) -> tuple[str, ...]:
+        """Returns the names of packages and files, sorted, without loading any."""
+        return tuple(sorted({*self._packages(), *self._found} - {*self.own}))
+
+    def loaded(self) -> tuple[str, ...]:
+        """Returns the names of packages and files that have been loaded."""
+        return tuple(name for name in self._found if name not in self.own)
+
+    def names(self) -> tuple[str, ...]:
+        """Returns all names; those of packages and files come last, sorted."""
+        return (*self.own, *self.others())
+
+    def add(self, name: str, value: Any) -> None:
+        """Adds what a file defines."""
+        self._found[name] = value
+
+    def find(self, name: str) -> Any:
+        """Imports and returns what has a name; None if nothing has it.
+
+        Raises:
+          PluginError: If a package's cannot be loaded, or is not what it must be.
+        """
+        if name not in self._found:
+            if name in self.own:
+                self._found[name] = self._load(name)
+            elif point := self._packages().get(name):
+                self._found[name] = self._load_point(point)
+        return self._found.get(name)
+
+    def _load_point(self, point: metadata.EntryPoint) -> Any:
+        where = self._where(point)
+        try:
+            value = point.load()
+        except (Exception, SystemExit) as error:  # Others' code may raise anything.
+            raise PluginError(f"{where} cannot be loaded: {_why(error)}.") from error
+        if must := self._must(point.name, value):
+            raise PluginError(f"{where} must be {must}, but is {value!r}.")
+        return value
+
+    def _where(self, point: metadata.EntryPoint) -> str:
+        return f"The entry point {point.name!r} of {self._group} ({point.value})"
 
 
 def _why(error: BaseException) -> str:
     text = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {text}"
-
-
-def _where(point: metadata.EntryPoint, group: str) -> str:
-    return f"The entry point {point.name!r} of {group} ({point.value})"
 
 
 def load_file(path: str) -> ModuleType:

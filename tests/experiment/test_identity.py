@@ -94,7 +94,7 @@ def test_what_a_plugin_imports_from_its_folder_is_part_of_the_code(
         "class Two(methods.Method):\n    name = 'two_files'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalogue, "_loaded", {**catalogue._loaded})
+    monkeypatch.setattr(catalogue.REGISTRY, "_found", {})
     catalogue.add_file(str(tmp_path / "two.py"))
     digests = []
     for changed in ("unused", "helper", "deeper", "two"):

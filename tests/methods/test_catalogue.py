@@ -114,7 +114,7 @@ def _install(folder, entry):
     (folder / "theirs_module.py").write_text(_THEIRS)
     known = folder / "theirs-0.1.dist-info"
     known.mkdir()
-    points = f"[{catalogue.ENTRY_POINTS}]\n{entry}\n"
+    points = f"[tff_reg.methods]\n{entry}\n"
     (known / "entry_points.txt").write_text(points)
 
 
@@ -190,7 +190,7 @@ class X(methods.Method):
 def test_a_files_method_has_a_name_and_flags_of_its_own(
     tmp_path, monkeypatch, name, field, words
 ):
-    monkeypatch.setattr(catalogue, "_loaded", {})
+    monkeypatch.setattr(catalogue.REGISTRY, "_found", {})
     twice = _FILE.format(name="c", field="x") + _FILE.format(name="c", field="x")
     (tmp_path / "twice.py").write_text(twice.replace("class X", "class Y", 1))
     with pytest.raises(plugins.PluginError, match="two methods are called 'c'"):

@@ -45,7 +45,7 @@ def _settings(name, **changes):
 
 
 def test_a_method_of_a_file_is_built_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "_loaded", {**catalogue._loaded})
+    monkeypatch.setattr(catalogue.REGISTRY, "_found", {})
     file = tmp_path / "mine.py"
     file.write_text(
         "from tff_reg import methods\n\n\n"

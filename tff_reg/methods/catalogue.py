@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import importlib
 import inspect
 import warnings
@@ -24,7 +23,6 @@ from typing import Any, NamedTuple, Optional, Union
 from tff_reg import plugins, settings as settings_lib
 from tff_reg.methods import checks, method as method_lib
 
-ENTRY_POINTS = "tff_reg.methods"
 # The modules of our methods, in the order in which they act in a combination.
 BUILTIN = (
     "fedavg",
@@ -114,8 +112,17 @@ class Hyperparameter(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-# Methods of files and packages that have been loaded so far, by name.
-_loaded: dict[str, type[method_lib.Method]] = {}
+def _builtin(name: str) -> type[method_lib.Method]:
+    module = importlib.import_module(f"tff_reg.methods.{name}")
+    return next(value for value in vars(module).values() if _is_method(value, name))
+
+
+def _must(name: str, value: Any) -> str:
+    must = f"a sub-class of tff_reg.methods.Method named {name!r}"
+    return "" if _is_method(value, name) else f"{must}, a dataclass if it has settings"
+
+
+REGISTRY = plugins.Registry("tff_reg.methods", BUILTIN, _builtin, _must)
 
 
 def methods() -> Mapping[str, type[method_lib.Method]]:
@@ -133,33 +140,14 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
 
 
 def find(name: str) -> type[method_lib.Method]:
-    """Imports and returns the class of a method."""
-    if name in BUILTIN:
-        return _builtin(name)
-    if name not in _loaded:
-        must = (
-            "a sub-class of tff_reg.methods.Method named"
-            f" {name!r}, a dataclass if it has settings"
-        )
-        _loaded[name] = plugins.load(
-            ENTRY_POINTS,
-            BUILTIN,
-            name,
-            lambda value: "" if _is_method(value, name) else must,
-        )
-    return _loaded[name]
-
-
-@functools.cache
-def _builtin(name: str) -> type[method_lib.Method]:
-    module = importlib.import_module(f"tff_reg.methods.{name}")
-    return next(value for value in vars(module).values() if _is_method(value, name))
+    """Imports and returns the class of a method, one of `names`."""
+    return REGISTRY.find(name)
 
 
 def load_named(words: Iterable[str]) -> None:
     """Loads the packages' methods whose names occur in the given words."""
     text = " ".join(words)
-    for name in plugins.entry_points(ENTRY_POINTS, BUILTIN):
+    for name in REGISTRY.others():
         if name in text:
             # `parse` reports the error if a process uses the method.
             with contextlib.suppress(plugins.PluginError):
@@ -202,7 +190,7 @@ def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
                 f"the name {cls.name!r} of {cls.__name__} is not allowed: take small"
                 " letters, digits, underscores."
             )
-        known = _loaded.get(cls.name)
+        known = cls.name in REGISTRY.loaded() and find(cls.name)
         is_same_file = known and _file_of(known) == _file_of(cls)
         if cls.name in (*names(), *REFERENCES) and not is_same_file:
             raise plugins.PluginError(
@@ -217,7 +205,7 @@ def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
                     f"{flag} would be a flag of both {other} and {cls.name}: rename"
                     " one."
                 )
-        _loaded[cls.name] = cls
+        REGISTRY.add(cls.name, cls)
     return [cls.name for cls in classes]
 
 
@@ -240,9 +228,8 @@ def names() -> tuple[str, ...]:
     They act in this order. Methods of other packages come before FedBABU, which holds
     what no other may move, sorted by name.
     """
-    others = {*plugins.entry_points(ENTRY_POINTS, BUILTIN), *_loaded} - {*BUILTIN}
     *before, last = BUILTIN
-    return (*before, *sorted(others), last)
+    return (*before, *REGISTRY.others(), last)
 
 
 def parse(process: str) -> tuple[str, ...]:
@@ -384,7 +371,7 @@ def strengths(process: Optional[str] = None) -> list[Hyperparameter]:
     Returns:
       One entry per field of each method's dataclass.
     """
-    chosen = (*BUILTIN, *_loaded) if process is None else parse(process)
+    chosen = (*BUILTIN, *REGISTRY.loaded()) if process is None else parse(process)
     return [
         Hyperparameter(name, setting)
         for name in chosen

@@ -12,36 +12,61 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_reg import plugins
 
-_ENTRY_POINTS = "tff_reg.models"
-
-# The module of each model's builder function, which has the name of the model.
-MODULES = {
-    "cnn": "plain_cnns",
-    "resnet8": "resnet",
-    "resnet10": "resnet",
-    "resnet18": "resnet",
-    "resnet18_imagenet": "resnet",
-    "resnet18_no_maxpool": "resnet",
-    "resnet18_feduv": "resnet",
-    "resnet20": "resnet",
-    "resnet56": "resnet",
-    "vgg9": "plain_cnns",
-    "mobilenet": "mobilenet",
-    "shufflenet": "shufflenet",
-    "squeezenet": "squeezenet",
-    "feddyn_cnn": "plain_cnns",
-    "man_convnet": "plain_cnns",
-    "univarfl_cnn": "plain_cnns",
-    "feduv_cnn": "plain_cnns",
-}
-_BUILTIN = tuple(MODULES)
-MODEL_NAMES = (*_BUILTIN, *plugins.entry_points(_ENTRY_POINTS, _BUILTIN))
-# Networks of Keras layers for other examples, in `keras_nets`.
+NORM_NAMES = ("group", "batch", "none")
+PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 IMAGES, ROWS, TEXTS = "images", "rows of numbers", "texts"
+
+
+class Network(NamedTuple):
+    """A network of ours.
+
+    Attributes:
+      module: The module whose function of the network's name builds it.
+      norms: The normalisations that it can have; the first is the default.
+    """
+
+    module: str
+    norms: tuple[str, ...] = NORM_NAMES
+
+
+_RESNET = Network("resnet", ("group", "batch"))
+NETWORKS = {
+    "cnn": Network("plain_cnns"),
+    "resnet8": _RESNET,
+    "resnet10": _RESNET,
+    "resnet18": _RESNET,
+    "resnet18_imagenet": _RESNET,
+    "resnet18_no_maxpool": _RESNET,
+    "resnet18_feduv": _RESNET,
+    "resnet20": _RESNET,
+    "resnet56": _RESNET,
+    "vgg9": Network("plain_cnns"),
+    "mobilenet": Network("mobilenet"),
+    "shufflenet": Network("shufflenet"),
+    "squeezenet": Network("squeezenet"),
+    "feddyn_cnn": Network("plain_cnns", ("none",)),
+    "man_convnet": Network("plain_cnns"),
+    "univarfl_cnn": Network("plain_cnns", ("none",)),
+    "feduv_cnn": Network("plain_cnns", ("batch", "group")),
+}
+
+
+def _load(name: str) -> Callable[..., Any]:
+    module = importlib.import_module(f"tff_reg.models.{NETWORKS[name].module}")
+    return getattr(module, name)
+
+
+def _must(name: str, value: Any) -> str:
+    return "" if callable(value) else "a function that makes the network"
+
+
+_REGISTRY = plugins.Registry("tff_reg.models", NETWORKS, _load, _must)
+MODEL_NAMES = _REGISTRY.names()
+# Networks of Keras layers for other examples, in `keras_nets`.
 OF_KIND = {"mlp": ROWS, "lstm": TEXTS, "transformer": TEXTS}
 # Networks of `keras.applications`, which a classifier follows.
 KERAS_NAMES = tuple(
@@ -53,8 +78,6 @@ KERAS_NAMES = tuple(
     )
 )
 ALL_NAMES = (*MODEL_NAMES, *OF_KIND, *KERAS_NAMES)
-NORM_NAMES = ("group", "batch", "none")
-PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
 
 def norms_of(model_name: str) -> tuple[str, ...]:
@@ -73,17 +96,9 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     Raises:
       PluginError: If the model's package cannot be loaded.
     """
-    if model_name in OF_KIND:
-        return ("none",)
-    if (theirs := of_package(model_name)) is not None:
-        return tuple(getattr(theirs, "norms", ("none",)))
-    if model_name.startswith("resnet"):
-        return ("group", "batch")
-    if model_name == "feduv_cnn":
-        return ("batch", "group")
-    if model_name in ("feddyn_cnn", "univarfl_cnn", *KERAS_NAMES):
-        return ("none",)
-    return NORM_NAMES
+    if model_name in NETWORKS:
+        return NETWORKS[model_name].norms
+    return tuple(getattr(of_package(model_name), "norms", ("none",)))
 
 
 def kind_of(model_name: str) -> str:
@@ -93,16 +108,9 @@ def kind_of(model_name: str) -> str:
 
 def of_package(model_name: str) -> Optional[Callable[..., Any]]:
     """Returns the builder of a model from another package; None for other names."""
-
-    def check(value: Any) -> str:
-        return "" if callable(value) else "a function that makes the network"
-
-    return plugins.load(_ENTRY_POINTS, _BUILTIN, model_name, check)
+    return None if model_name in NETWORKS else _REGISTRY.find(model_name)
 
 
 def builder(model_name: str) -> Callable[..., Any]:
-    """Returns the function that builds a model's network."""
-    if (theirs := of_package(model_name)) is not None:
-        return theirs
-    module = importlib.import_module(f"tff_reg.models.{MODULES[model_name]}")
-    return getattr(module, model_name)
+    """Returns the function that builds a model's network, one of `MODEL_NAMES`."""
+    return _REGISTRY.find(model_name)
