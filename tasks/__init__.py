@@ -9,8 +9,8 @@ experiments by name.
 >>> from tff_reg import tasks
 >>> tasks.defaults("digits").num_classes
 10
->>> data, positions = tasks.read("digits", num_clients=5, partition="iid")
->>> len(positions), data.x_train.shape
+>>> found = tasks.read("digits", num_clients=5, partition="iid")
+>>> len(found.positions), found.data.x_train.shape
 (5, (1437, 8, 8, 1))
 
 A new task is one module with `DEFAULTS` and `load`. `DEFAULTS.options` names the
@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ from tff_reg.tasks import dealt, natural, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 
 if TYPE_CHECKING:
+    from tff_reg.models.learning_model import LearningModel
+    from tff_reg.tasks.dealt import Dealt
     from tff_reg.tasks.image_data import ImageData
     from tff_reg.tasks.task import Task
 
@@ -140,7 +142,7 @@ def count_clients(name: str, settings: Mapping[str, Any]) -> int | None:
     return len(names)
 
 
-def read(task: str, **settings: Any) -> tuple[ImageData, list]:
+def read(task: str, **settings: Any) -> Dealt:
     """Loads a task's data and partitions its training examples across clients.
 
     The split into training and test examples is the task's own and does not depend on
@@ -152,7 +154,7 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
         `tff_reg.experiment.config.task_settings.TaskSettings`.
 
     Returns:
-      The data and each client's positions in the training examples.
+      The examples, and each client's positions in them.
 
     Raises:
       TaskError: If there is no task of that name, or it has no such option.
@@ -166,13 +168,18 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
 
 
 def build(
-    task: str, *, examples: tuple[ImageData, list] | None = None, **settings: Any
+    task: str,
+    *,
+    examples: Dealt | None = None,
+    own_model_fn: Callable[[], LearningModel] | None = None,
+    **settings: Any,
 ) -> Task:
     """Builds a task.
 
     Args:
       task: One of `names()`.
       examples: The result of `read` for the same arguments, if it is known already.
+      own_model_fn: Makes the user's Keras model; None for the settings' network.
       **settings: As in `read`.
 
     Returns:
@@ -184,7 +191,7 @@ def build(
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
     examples = examples or read(task, **settings)
-    return task_lib.build(defaults(task), examples, chosen)
+    return task_lib.build(defaults(task), examples, chosen, own_model_fn)
 
 
 def _load(chosen: task_settings.TaskSettings) -> ImageData:
@@ -217,8 +224,6 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
             expected,
             len(data.y_train),
         )
-    if chosen.scale is not None and not is_natural:
-        data = reduced_data.subset(data, scale_lib.parse(chosen.scale))
     return data
 
 

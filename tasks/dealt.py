@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Optional
 
 from tff_reg.data import keys, partitions
 from tff_reg.experiment.config import scale as scale_lib
@@ -13,7 +14,25 @@ from tff_reg.tasks import image_data, natural, reduced_data, splits
 from tff_reg.tasks.image_data import ImageData
 
 
-def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.ndarray]]:
+@dataclasses.dataclass(frozen=True)
+class Dealt:
+    """A task's examples, and which clients have which.
+
+    Attributes:
+      data: The examples.
+      positions: Each client's positions in the training examples.
+      names: The clients' names; None for `client_0000` and so on.
+      tests: The examples x and y of which clients have test examples of their own, and
+        each client's positions in them; None if they have none.
+    """
+
+    data: ImageData
+    positions: list[np.ndarray]
+    names: Optional[list[str]] = None
+    tests: Optional[tuple[np.ndarray, np.ndarray, list[np.ndarray]]] = None
+
+
+def deal(data: ImageData, settings: TaskSettings) -> Dealt:
     """Partitions a task's training examples across clients.
 
     Args:
@@ -21,9 +40,8 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
       settings: The partition, the number of clients and other settings of the split.
 
     Returns:
-      The data and each client's positions in the training examples. With a
-      `validation_share`, held out training examples replace the test examples; with
-      `test_domains` all examples of these do.
+      The clients' parts. With a `validation_share`, held out training examples replace
+      the test examples; with `test_domains` all examples of these do.
 
     Raises:
       SettingError: If nothing is left to train on, or of a class, there is no such
@@ -31,6 +49,10 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
       PartitionError: If the partition does not fit the data.
     """
     seed, is_natural = settings.seed_of_split, settings.partition == natural.NAME
+    scale = None if settings.scale is None else scale_lib.parse(settings.scale)
+    # Random images are as few as that already.
+    if not (scale is None or is_natural or settings.synthetic_data):
+        data = reduced_data.subset(data, scale)
     if settings.test_domains:
         data = _without_domains(data, settings.test_domains)
     if settings.validation_share is not None:
@@ -49,12 +71,14 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
         num_owners=len(data.client_names) or None,
         split_file=settings.split_file,
     )
-    if is_natural:
-        _, tests = natural.named(data, settings)
-        if settings.scale is not None:
-            scale = scale_lib.parse(settings.scale)
-            return reduced_data.of_clients(data, positions, tests, scale)
-    return data, positions
+    if not is_natural:
+        return Dealt(data, positions)
+    names, tests = natural.named(data, settings)
+    if scale is not None:
+        data, positions = reduced_data.of_clients(data, positions, tests, scale)
+        names, tests = natural.named(data, settings)
+    of_tests = None if tests is None else (data.x_test, data.y_test, tests)
+    return Dealt(data, positions, names, of_tests)
 
 
 def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:

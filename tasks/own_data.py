@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import attrs
 
-from tff_reg import data as data_lib, lazy, models
-from tff_reg.data import augmentation, dtypes, skews
-from tff_reg.experiment.config import scale as scale_lib, task_settings
+from tff_reg import lazy, models
+from tff_reg.data import dtypes
+from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np, tf
+from tff_reg.settings import SettingError
 
 arrays = lazy.module("tff_reg.tasks.arrays")
 dealt = lazy.module("tff_reg.tasks.dealt")
 image_data = lazy.module("tff_reg.tasks.image_data")
-networks = lazy.module("tff_reg.tasks.networks")
-reduced_data = lazy.module("tff_reg.tasks.reduced_data")
 task_defaults = lazy.module("tff_reg.tasks.task_defaults")
+task_lib = lazy.module("tff_reg.tasks.task")
 
 NAME = task_settings.OWN_DATA
 # Whole numbers above this are not exact in float32.
@@ -60,21 +59,21 @@ class OwnModel:
             )
         self._model_fn = _model_fn(model, given)
         self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
-        self.count_clients = lazy.tasks.count_clients
+        self.count_clients, self.read = lazy.tasks.count_clients, lazy.tasks.read
 
     def defaults(self, name: str) -> Any:
         """Returns a task's defaults, without a network."""
         return dataclasses.replace(lazy.tasks.defaults(name), model=None, norm=None)
 
-    def build(self, task: str, **settings: Any) -> Any:
-        """Builds a task with the user's model."""
-        rest = {**settings, "initial_weights": None}
-        built = lazy.tasks.build(task, **rest)
-        _check_model(self._model_fn, built.image_shape, built.num_classes, task)
-        if built.vocabulary:
-            cast = dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
-            built = attrs.evolve(built, augment_fn=cast, normalize_fn=cast)
-        return attrs.evolve(built, model_fn=networks.begun(self._model_fn, settings))
+    def build(self, task: str, **arguments: Any) -> Any:
+        """Builds a task with the user's model; see `tff_reg.tasks.build`."""
+        own = self._model_fn
+        built = lazy.tasks.build(task, own_model_fn=own, **arguments)
+        _check_model(own, built.image_shape, built.num_classes, task)
+        if not built.vocabulary:
+            return built
+        cast = dtypes.Cast(own.plan.input_spec.dtype.name)
+        return attrs.evolve(built, augment_fn=cast, normalize_fn=cast)
 
 
 class OwnData:
@@ -254,74 +253,35 @@ class OwnData:
     def check_data(self, name: str, data_dir: Any) -> None:
         """Does nothing: the data are in memory."""
 
-    def build(self, task: str, **settings: Any) -> Any:
-        """Partitions the examples across clients and builds the model.
+    def count_clients(self, name: str, settings: Mapping[str, Any]) -> Optional[int]:
+        """Refuses clients that come with a task's files."""
+        why = "client_data has no clients; give a dict of pairs (x, y) by client."
+        raise SettingError("partition", "natural", why)
+
+    def read(self, task: str, **settings: Any) -> Any:
+        """Partitions the examples across clients, unless they have clients already.
 
         Raises:
           PartitionError: If the partition does not fit the data.
-          ValueError: If the model cannot have the norm.
         """
-        x, y, positions = self.x, self.y, self.positions
-        test = self.test
-        if positions is None:
-            # If examples are held out, they replace these test examples.
-            x_test, y_test = test or (x[:1], y[:1])
-            found = image_data.ImageData(
-                x, y, x_test, y_test, dtypes.Cast("float32"), self._class_names
-            )
-            if settings.get("scale") is not None:
-                scale = scale_lib.parse(settings["scale"])
-                found = reduced_data.subset(found, scale)
-            found, positions = dealt.deal(found, TaskSettings(task=task, **settings))
-            x, y, test = found.x_train, found.y_train, (found.x_test, found.y_test)
-        model_fn, normalize_fn = self._model_fn, self._normalization(settings)
-        if model_fn is None:
-            model_fn = networks.model_fn(
-                settings,
-                settings["model"],
-                settings["norm"],
-                image_shape=x.shape[1:],
-                num_classes=len(self._class_names),
-            )
-        else:
-            model_fn = networks.begun(model_fn, settings)
-        augment_fn = normalize_fn
-        if settings["augmentation"] != "none":
-            largest = 255.0 if x.dtype == np.uint8 else None
-            augment_fn = augmentation.recipe(
-                settings["augmentation"], normalize_fn, largest=largest
-            )
-        names = self.client_ids
-        clients = data_lib.ArrayClientData(x, y, positions, names)
-        if self.held_out is not None:
-            clients.tests = data_lib.ArrayClientData(x, y, self.held_out, names)
-        seed = task_settings.seed_of_split(settings)
-        return types.SimpleNamespace(
-            model_fn=model_fn,
-            client_data=skews.apply(
-                clients.hold_out(settings.get("client_test_share"), seed),
-                settings,
-                seed=seed,
-                num_classes=len(self._class_names),
-                largest=255.0 if x.dtype == np.uint8 else None,
-            ),
-            train_labels=y,
-            class_names=self._class_names,
-            augment_fn=augment_fn,
-            normalize_fn=normalize_fn,
-            test_arrays=lambda: test,
-            test_domains=None,
-        )
-
-    def _normalization(self, settings: Mapping[str, Any]) -> Any:
-        """Returns the function from stored examples to the model's input."""
+        # If examples are held out, they replace these test examples.
+        x_test, y_test = self.test or (self.x[:1], self.y[:1])
+        normalize_fn = image_data.normalization_of(self.x)
         if self._model_fn is not None:
-            return dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
-        mean, std = settings["pixel_mean"], settings["pixel_std"]
-        if mean or std:
-            largest = 255.0 if self.x.dtype == np.uint8 else 1.0
-            return augmentation.normalize(mean, std, largest=largest)
-        return image_data.normalization_of(self.x)
+            normalize_fn = dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
+        data = image_data.ImageData(
+            self.x, self.y, x_test, y_test, normalize_fn, self._class_names
+        )
+        if self.positions is None:
+            return dealt.deal(data, TaskSettings(task=task, **settings))
+        tests = self.held_out and (self.x, self.y, self.held_out)
+        return dealt.Dealt(data, self.positions, self.client_ids, tests)
+
+    def build(self, task: str, *, examples: Any = None, **settings: Any) -> Any:
+        """Builds the task; see `tff_reg.tasks.build` for the arguments and errors."""
+        examples = examples or self.read(task, **settings)
+        chosen = TaskSettings(task=task, **settings)
+        return task_lib.build(self.defaults(task), examples, chosen, self._model_fn)
 
 
 def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:

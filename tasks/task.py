@@ -18,7 +18,8 @@ from tff_reg.data import (
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
-from tff_reg.tasks import natural, networks
+from tff_reg.tasks import networks
+from tff_reg.tasks.dealt import Dealt
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
@@ -77,58 +78,58 @@ class Task(tff.simulation.baselines.BaselineTask):
 
 def build(
     defaults: TaskDefaults,
-    examples: tuple[ImageData, list[np.ndarray]],
+    dealt: Dealt,
     settings: TaskSettings,
+    own_model_fn: Optional[Callable] = None,
 ) -> Task:
     """Makes a task from its examples; see `tff_reg.tasks.build` for the errors.
 
     Args:
       defaults: The task's description.
-      examples: The task's data, and each client's positions in the training examples.
+      dealt: The task's examples and clients.
       settings: The settings of the partition and of the model.
+      own_model_fn: Makes the user's Keras model; None for the settings' network.
 
     Returns:
       The task.
     """
-    data, positions = examples
-    image_shape = data.x_train.shape[1:]
+    data, shape = dealt.data, dealt.data.x_train.shape[1:]
     normalize_fn = data.normalize_fn
     if settings.pixel_mean or settings.pixel_std:
         normalize_fn = data.normalized_by(settings.pixel_mean, settings.pixel_std)
-    model, norm = settings.model or defaults.model, settings.norm
-    if norm is None and defaults.norm in models.norms_of(model):
-        norm = defaults.norm
-    names, tests = None, None
-    if settings.partition == natural.NAME:
-        names, tests = natural.named(data, settings)
+    if own_model_fn is None:
+        model, norm = settings.model or defaults.model, settings.norm
+        if norm is None and defaults.norm in models.norms_of(model):
+            norm = defaults.norm
+        model_fn = networks.model_fn(
+            vars(settings),
+            model,
+            norm,
+            image_shape=shape,
+            num_classes=len(data.class_names),
+            vocabulary=len(data.vocabulary) or None,
+        )
+    else:
+        model_fn = networks.begun(own_model_fn, vars(settings))
     array_data = client_data_lib.ArrayClientData
-    client_data = array_data(data.x_train, data.y_train, positions, names)
-    if tests is not None:
-        client_data.tests = array_data(data.x_test, data.y_test, tests, names)
-    client_data = client_data.hold_out(
-        settings.client_test_share, settings.seed_of_split, data.units
-    )
+    names, seed = dealt.names, settings.seed_of_split
+    client_data = array_data(data.x_train, data.y_train, dealt.positions, names)
+    if dealt.tests is not None:
+        client_data.tests = array_data(*dealt.tests, names)
+    client_data = client_data.hold_out(settings.client_test_share, seed, data.units)
     client_data = skews.apply(
         client_data,
         vars(settings),
-        seed=settings.seed_of_split,
+        seed=seed,
         num_classes=len(data.class_names),
         largest=data.largest_pixel,
-    )
-    model_fn = networks.model_fn(
-        vars(settings),
-        model,
-        norm,
-        image_shape=image_shape,
-        num_classes=len(data.class_names),
-        vocabulary=len(data.vocabulary) or None,
     )
     return Task(
         datasets=_baseline_datasets(client_data, data, normalize_fn),
         model_fn=model_fn,
         client_data=client_data,
         class_names=data.class_names,
-        image_shape=image_shape,
+        image_shape=shape,
         augment_fn=augmentation_lib.recipe(
             settings.augmentation or defaults.augmentation,
             normalize_fn,

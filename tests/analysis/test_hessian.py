@@ -64,7 +64,6 @@ def _forms(model, x, y):
     """By name: a model, its data, the options, and the product's relative error."""
     hidden, logits = model.layers
     network = models.from_keras_blocks([hidden, logits], input_shape=[5])
-    keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     batched = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(11).batch(4)
     of_batch = lambda batch: small.cross_entropy(model, *batch)  # noqa: E731
     variables = dict(variables=model.trainable_variables)
@@ -86,7 +85,6 @@ def _forms(model, x, y):
         "a BlockModel": (network, (x, y), {}, 1e-12),
         "a LearningModel": (models.LearningModel(network), (x, y), {}, 1e-12),
         "a function": (of_batch, (x, y), variables, 1e-12),
-        "Keras's loss": (model, (x, y), dict(loss_fn=keras_loss), 1e-12),
     }
 
 
@@ -120,12 +118,8 @@ def test_another_loss_and_some_of_the_variables(case):
         full_matrix(curvature), exact[-count:, -count:], atol=1e-12
     )
     # The Hessian of the sum of squared logits, by the last bias: 2 on the diagonal.
-    curvature = hessian.Hessian(
-        model,
-        (x, y),
-        loss_fn=lambda labels, logits: tf.reduce_sum(logits**2, axis=1),
-        variables=weights[-1:],
-    )
+    model.compile(loss=lambda labels, logits: tf.reduce_sum(logits**2, axis=1))
+    curvature = hessian.Hessian(model, (x, y), variables=weights[-1:])
     np.testing.assert_allclose(full_matrix(curvature), 2 * np.eye(3), atol=1e-12)
 
 

@@ -18,14 +18,16 @@ def wrapped():
     return types.SimpleNamespace(network=network)
 
 
-def network_alone():
-    return wrapped().network
-
-
 def with_a_sum():
     model = small.perceptron()
     model.compile(loss=_LOSS(True, reduction="sum"))
     return models.from_keras(model)()
+
+
+def with_a_class_left_out():
+    model = small.perceptron()
+    model.compile(loss=_LOSS(True, ignore_class=0))
+    return model
 
 
 def with_a_mask():
@@ -50,11 +52,9 @@ WRONG = [
     (dict(loss=0.0, variables=[]), "no variables"),
     (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
     (dict(loss=0.0, variables=[_LOST]), "does not depend on the variable 'v'"),
-    (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
-    (dict(loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
-    (dict(loss_fn=_LOSS(True, ignore_class=0)), "must be a mean"),
+    (dict(loss=0.0, variables=[_LOST], training=True), "is for models"),
     (dict(model=with_a_sum), "must be a mean"),
-    (dict(model=network_alone, loss_fn=_LOSS(True, reduction="sum")), "must be a mean"),
+    (dict(model=with_a_class_left_out), "must be a mean"),
     (dict(model=with_a_mask, data=(X[:, None], Y[:, None])), "a mask that reaches"),
     (
         dict(model=of_keras_with_a_mask, data=(X[:, None], Y[:, None])),
@@ -95,7 +95,7 @@ def test_wrong_input_gives_one_clear_sentence(given, words):
         model = lambda batch: tf.constant(value)  # noqa: E731
     elif isinstance(model, types.FunctionType):
         model = model()
-    names = ("loss_fn", "variables", "training", "batch_size")
+    names = ("variables", "training", "batch_size")
     of_hessian = {name: options.pop(name) for name in names if name in options}
     with pytest.raises((TypeError, ValueError)) as caught:
         getattr(hessian.Hessian(model, data, **of_hessian), what)(**options)

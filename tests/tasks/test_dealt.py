@@ -21,7 +21,8 @@ def with_tail(num_classes, count, factor, **given):
     [(10, 100, 12_406), (10, 10, 20_431), (100, 100, 10_847), (100, 10, 19_573)],
 )
 def test_the_sizes_are_those_of_cifar_lt(num_classes, factor, total):
-    data, parts = with_tail(num_classes, 50_000, factor)
+    found = with_tail(num_classes, 50_000, factor)
+    data, parts = found.data, found.positions
     sizes = np.bincount(data.y_train)
     assert sizes.sum() == total == sum(map(len, parts))
     assert sizes[0] == 50_000 // num_classes == factor * sizes[-1]
@@ -31,5 +32,5 @@ def test_the_sizes_are_those_of_cifar_lt(num_classes, factor, total):
 def test_a_tail_without_examples_is_refused_but_in_a_small_run():
     with pytest.raises(settings.SettingError, match="=11.0: the last class .* most 10"):
         with_tail(10, 100, 11.0)
-    data, _ = with_tail(10, 100, 11.0, scale="0.5")
+    data = with_tail(10, 100, 11.0, scale="0.5").data
     assert np.bincount(data.y_train).tolist()[-2:] == [1, 1]

@@ -41,7 +41,7 @@ def test_held_out_images_are_of_lesions_that_nobody_trains_on(tmp_path):
     rows = layouts.write_ham10000(tmp_path)
     settings = {"partition": "iid", "num_clients": 2, "seed": 0, "image_size": 12}
     for more in ({"validation_share": 0.2}, {"validation_share": 0.2, "scale": "0.6"}):
-        data, _ = tasks.read("ham10000", data_dir=str(tmp_path), **settings, **more)
+        data = tasks.read("ham10000", data_dir=str(tmp_path), **settings, **more).data
         train, held = _locate(data, rows)
         assert len(train) + len(held) < len(rows)
         lesions = [{row["lesion_id"] for row in part} for part in (train, held)]
@@ -52,7 +52,8 @@ def test_no_client_trains_on_a_lesion_that_one_holds_out(tmp_path):
     layouts.write_ham10000(tmp_path)
     settings = {"data_dir": str(tmp_path), "partition": "iid", "num_clients": 3}
     settings |= {"seed": 0, "image_size": 12}
-    data, dealt = tasks.read("ham10000", **settings)
+    found = tasks.read("ham10000", **settings)
+    data, dealt = found.data, found.positions
     task = tasks.build("ham10000", **settings, client_test_share=0.2)
     tests = task.client_data.tests
     held = [*map(tests.client_positions, tests.client_ids)]

@@ -11,11 +11,11 @@ from tests import commands
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.data import partitions
-from tff_reg.experiment.config import run_config, task_settings
+from tff_reg.experiment.config import run_config
 from tff_reg.experiment.rounds import runs
 from tff_reg.models import keras_nets
 from tff_reg.settings import SettingError
-from tff_reg.tasks import natural, own_data, tables
+from tff_reg.tasks import own_data, tables
 
 NAMES = ["ann", "bob", "cai"]
 
@@ -98,25 +98,24 @@ def test_clients_keep_their_examples_and_their_tests(source, tmp_path):
     options = dict(task=name, data_dir=str(path), partition="natural")
     config = run_config.RunConfig(process="fedavg", clients_per_round=2, **options)
     assert config.resolved().num_clients == 3
-    data, positions = tasks.read(num_clients=3, **options)
+    found = tasks.read(num_clients=3, **options)
+    data, positions = found.data, found.positions
     assert data.client_names == (*NAMES,)
     assert [data.clients[own].tolist() for own in positions] == [
         [client] * len(own) for client, own in enumerate(positions)
     ]
     assert sum(map(len, positions)) == len(data.y_train)
-    settings = task_settings.TaskSettings(num_clients=3, **options)
-    names, tests = natural.named(data, settings)
-    assert names == NAMES
-    for number, own in enumerate(tests):
+    assert found.names == NAMES
+    for number, own in enumerate(found.tests[2]):
         assert own.tolist() == np.flatnonzero(data.test_clients == number).tolist()
         assert own.size
     # A part is drawn by the seed, and each client is the one of its name.
     for seed in (0, 1):
         of_part = dict(options, num_clients=2, partition_seed=seed)
-        part, dealt = tasks.read(**of_part)
-        names, _ = natural.named(part, task_settings.TaskSettings(**of_part))
+        found = tasks.read(**of_part)
+        part, dealt = found.data, found.positions
         drawn = partitions.drawn(3, 2, seed)
-        assert names == [NAMES[client] for client in drawn]
+        assert found.names == [NAMES[client] for client in drawn]
         for client, own in zip(drawn, dealt):
             if name != "stackoverflow":  # Whose words are those of its clients.
                 assert np.array_equal(
@@ -128,7 +127,7 @@ def test_clients_keep_their_examples_and_their_tests(source, tmp_path):
 
 def test_tables_are_standardised_by_their_training_rows(tmp_path):
     _, path = of_table(tmp_path)
-    data = tasks.read("table", data_dir=str(path), partition="iid", num_clients=2)[0]
+    data = tasks.read("table", data_dir=str(path), partition="iid", num_clients=2).data
     assert data.x_train.shape == (54, 2) and data.x_test.shape == (6, 2)
     number = np.arange(60.0)
     raw = np.stack([number, 1.6e9 + number % 7], axis=1)
@@ -165,7 +164,7 @@ def test_texts_become_the_numbers_of_their_words(tmp_path):
     )
     frame.to_csv(tmp_path / "t.csv", index=False)
     options = dict(data_dir=str(tmp_path / "t.csv"), sequence_length=3)
-    data, _ = tasks.read("text_csv", num_clients=1, vocabulary_size=3, **options)
+    data = tasks.read("text_csv", num_clients=1, vocabulary_size=3, **options).data
     # a: 2, cat: 3; then one of dog and null, which are as frequent.
     rest = {"dog": 4, "null": 1} if data.x_train[1, 1] == 4 else {"dog": 1, "null": 4}
     expected = [[2, 3, 2], [2, rest["dog"], 0], [rest["null"], 0, 0], [1, 0, 0]]
@@ -178,7 +177,8 @@ def test_texts_become_the_numbers_of_their_words(tmp_path):
 def test_next_characters_and_words_follow_what_is_before_them(tmp_path):
     _, path = of_shakespeare(tmp_path)
     options = dict(data_dir=str(path), partition="natural", num_clients=3)
-    data, positions = tasks.read("shakespeare", sequence_length=4, **options)
+    found = tasks.read("shakespeare", sequence_length=4, **options)
+    data, positions = found.data, found.positions
     x, y = data.x_train[positions[0]], data.y_train[positions[0]]
     classes = [*data.class_names]
     assert "".join(classes[c] for c in y) == "nn: Hark!"
@@ -186,7 +186,8 @@ def test_next_characters_and_words_follow_what_is_before_them(tmp_path):
     read = ["".join(letters[t] for t in row) for row in x.tolist()]
     assert read[:2] == ["___a", "__an"] and read[-1] == "Hark"
     _, path = of_stackoverflow(tmp_path)
-    data, positions = tasks.read("stackoverflow", sequence_length=3, **options)
+    found = tasks.read("stackoverflow", sequence_length=3, **options)
+    data, positions = found.data, found.positions
     # By their frequency, then by name.
     assert data.class_names == ("do", "how", "i", *NAMES)
     own = data.x_train[positions[1]], data.y_train[positions[1]]
@@ -194,7 +195,7 @@ def test_next_characters_and_words_follow_what_is_before_them(tmp_path):
     assert own[0].tolist() == [*whole, *whole[:2]]
     assert own[1].tolist() == [1, 0, 2, 4, 1, 0]
     (tmp_path / "stackoverflow.word_count").write_text("i 9\ndo 7\nhow 5\n")
-    data, _ = tasks.read("stackoverflow", vocabulary_size=2, **options)
+    data = tasks.read("stackoverflow", vocabulary_size=2, **options).data
     assert data.class_names == ("i", "do")
 
 
@@ -205,23 +206,20 @@ def test_a_client_without_a_whole_window_has_nothing_to_train_on(tmp_path):
         tmp_path / "shakespeare.sqlite", dict(train=train, test=lines)
     )
     given = dict(task="shakespeare", data_dir=str(tmp_path), partition="natural")
-    data, positions = tasks.read(num_clients=3, **given)
-    names, tests = natural.named(
-        data, task_settings.TaskSettings(num_clients=3, **given)
-    )
-    assert names == NAMES and [*map(len, tests)] == [4, 4, 4]
-    assert [*map(len, positions)] == [4, 0, 4]
+    found = tasks.read(num_clients=3, **given)
+    assert found.names == NAMES and [*map(len, found.tests[2])] == [4, 4, 4]
+    assert [*map(len, found.positions)] == [4, 0, 4]
 
 
 def test_clients_of_a_small_run_keep_their_tests(tmp_path):
     name, path = of_arrays(tmp_path)
     given = dict(task=name, data_dir=str(path), partition="natural", num_clients=2)
-    whole, _ = tasks.read(**given)
+    whole = tasks.read(**given).data
     for scale, count in (("0.1", 4), ("0.85", 5), ("1", 6)):
-        data, _ = tasks.read(scale=scale, **given)
-        _, tests = natural.named(data, task_settings.TaskSettings(**given))
-        assert [*map(len, tests)] == [2, 2] and len(data.y_test) == count
-        assert np.isin(data.x_test, whole.x_test).all()
+        found = tasks.read(scale=scale, **given)
+        assert [*map(len, found.tests[2])] == [2, 2]
+        assert len(found.data.y_test) == count
+        assert np.isin(found.data.x_test, whole.x_test).all()
     with pytest.raises(SettingError, match="clients have test examples of their own"):
         tasks.read(client_test_share=0.5, **given)
 
@@ -293,11 +291,10 @@ def test_clients_keep_their_names_when_all_their_examples_are_held_out(tmp_path)
     frame = pandas.read_csv(path).assign(client=np.arange(60) // 2, split="train")
     frame.assign(split=["test", *["train"] * 59]).to_csv(path, index=False)
     given = dict(data_dir=str(path), partition="natural", num_clients=20)
-    data, positions = tasks.read("table", validation_share=0.5, **given)
+    found = tasks.read("table", validation_share=0.5, **given)
+    data, positions = found.data, found.positions
     assert min(map(len, positions)) == 0
-    settings = task_settings.TaskSettings(task="table", **given)
-    names, tests = natural.named(data, settings)
-    for name, own, held in zip(names, positions, tests):
+    for name, own, held in zip(found.names, positions, found.tests[2]):
         of_train, of_test = data.clients[own], data.test_clients[held]
         assert {data.client_names[n] for n in (*of_train, *of_test)} == {name}
 

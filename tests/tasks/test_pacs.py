@@ -40,7 +40,7 @@ def test_reads_folders_and_holds_out_a_tenth_of_each_class_and_domain(folder, in
 def test_held_out_pictures_are_a_share_of_each_class_and_domain(folder):
     settings = {"partition": "domain", "num_clients": 4, "seed": 0}
     settings |= {"image_size": 9, "validation_share": 1 / 9}
-    data, _ = tasks.read("pacs", data_dir=str(folder), **settings)
+    data = tasks.read("pacs", data_dir=str(folder), **settings).data
     table = np.zeros((4, 7), int)
     np.add.at(table, (data.domains, data.y_train), 1)
     assert (table == 8).all() and len(data.y_test) == 28
@@ -59,7 +59,8 @@ def test_any_folders_of_domains_are_read_likewise(folder, tmp_path):
 
 def test_domains_are_left_out_of_training_and_are_the_test_set(folder):
     given = dict(data_dir=str(folder), image_size=9, partition="domain", num_clients=2)
-    data, dealt = tasks.read("pacs", test_domains=("sketch", "cartoon"), **given)
+    found = tasks.read("pacs", test_domains=("sketch", "cartoon"), **given)
+    data, dealt = found.data, found.positions
     assert {*data.domains} == {0, 2} and {*data.test_domains} == {1, 3}
     assert len(data.y_train) == 126 and len(data.y_test) == 140
     written = [x for n in (1, 3) for x in layouts.random_images(70, 9, 9, 3, seed=n)]

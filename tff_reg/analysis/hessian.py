@@ -59,13 +59,11 @@ class Hessian:
 
     Args:
       model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
-        function of a batch that returns its mean loss (which needs `variables`).
+        function of a batch that returns its mean loss (which needs `variables`). The
+        loss is that of a `LearningModel` or of a Keras model (see
+        `models.from_keras`), else the cross-entropy of integer labels and logits.
       data: The examples: a tuple of arrays (x, y), a `tf.data.Dataset` of batches, or
         a list of batches. Models take batches (x, y), or mappings with 'x' and 'y'.
-      loss_fn: For models: a function of (labels, predictions) that returns the losses
-        of the examples, or their mean, such as any Keras loss. The default is the
-        loss of a `LearningModel` or of a Keras model (see `models.from_keras`), else
-        the cross-entropy of integer labels and logits.
       variables: The variables to differentiate by; the default is all trainable
         variables. All other variables stay fixed.
       training: Whether models run in training mode: BatchNorm then uses the batch's
@@ -89,7 +87,6 @@ class Hessian:
         model_or_loss_fn,
         data,
         *,
-        loss_fn: Optional[Callable] = None,
         variables: Optional[Sequence] = None,
         training: bool = False,
         batch_size: int = 64,
@@ -99,7 +96,6 @@ class Hessian:
         )
         built = objective.build(
             model_or_loss_fn,
-            loss_fn=loss_fn,
             variables=variables,
             training=training,
             first_batch=batches[0].values,

@@ -47,7 +47,6 @@ def _is_keras(model) -> bool:
 def build(
     model_or_loss_fn,
     *,
-    loss_fn: Optional[Callable] = None,
     variables: Optional[Sequence] = None,
     training: bool = False,
     first_batch: Any,
@@ -57,23 +56,19 @@ def build(
     `first_batch` shows what a Keras model takes that does not know it.
     """
     if not is_model(model_or_loss_fn):
-        return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
-    model = model_or_loss_fn
-    losses = loss_fn or getattr(model, "loss_fn", getattr(model, "loss", None))
+        return _of_loss_fn(model_or_loss_fn, variables, training)
+    model, blocks = model_or_loss_fn, None
+    losses = getattr(model, "loss_fn", getattr(model, "loss", None))
     plan = getattr(getattr(model, "network", model), "plan", None)
     kerases = model if _is_keras(model) else getattr(plan, "model", None)
     _check_is_mean(losses, () if kerases is None else kerases(first_batch[0]))
-    blocks = None
     if _is_keras(model):
-        model = _of_keras(model, loss_fn, first_batch)
+        model = _of_keras(model, first_batch)
         blocks = model.network.layer_variables
-        loss_fn = None
     network = getattr(model, "network", model)
-    chosen_loss = loss_fn or getattr(
-        model, "loss_fn", models.learning_model.sparse_cross_entropy
-    )
-    if chosen_loss is models.learning_model.sparse_cross_entropy:
-        chosen_loss = _cross_entropy
+    loss_fn = getattr(model, "loss_fn", models.learning_model.sparse_cross_entropy)
+    if loss_fn is models.learning_model.sparse_cross_entropy:
+        loss_fn = _cross_entropy
 
     def mean_loss(batch):
         features, labels = batch
@@ -81,9 +76,7 @@ def build(
         settings = models.ForwardPass(
             training=training, update_statistics=False, key=tf.zeros([2], tf.int64)
         )
-        outputs = network(features, settings)
-        given = outputs.logits if loss_fn is None else outputs.predictions
-        return tf.reduce_mean(chosen_loss(labels, given))
+        return tf.reduce_mean(loss_fn(labels, network(features, settings).logits))
 
     if blocks is None:
         blocks = {block.name: block.trainable_variables for block in network.blocks}
@@ -113,34 +106,25 @@ def _names(variables, network: Any = None) -> list[str]:
     return [known.get(id(v), v.name.rpartition(":")[0] or v.name) for v in variables]
 
 
-def _of_keras(model, loss_fn: Optional[Callable], batch) -> Any:
+def _of_keras(model, batch) -> Any:
     """Returns the `LearningModel` of a Keras model, with the model's own variables."""
-    features, labels = tf.nest.map_structure(models.keras_calls.batched_spec, batch)
     options: dict[str, Any] = {}
-    if loss_fn is not None and not models.keras_losses.is_kerases(loss_fn):
-
-        def mean_of_losses(labels, outputs):
-            return tf.reduce_mean(loss_fn(labels, outputs))
-
-        options.update(loss_fn=mean_of_losses, label_spec=labels)
-    elif loss_fn is not None:
-        options.update(loss_fn=loss_fn)
     if not getattr(model, "inputs", None):
-        options.update(input_spec=features)
+        options["input_spec"] = tf.nest.map_structure(
+            models.keras_calls.batched_spec, batch[0]
+        )
     return models.from_keras(model, **options)(in_place=True)
 
 
-def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
+def _of_loss_fn(mean_loss, variables, training: bool) -> Objective:
     """Builds the objective of a loss function of a batch."""
     if not callable(mean_loss):
         raise UnsuitableModelError(
             "This takes a Keras model, a BlockModel, a LearningModel or a function of "
             f"a batch that returns its mean loss, not a {type(mean_loss).__name__}."
         )
-    if loss_fn is not None or training:
-        raise ValueError(
-            "loss_fn and training are for models: a loss function has its own."
-        )
+    if training:
+        raise ValueError("training is for models: a loss function has its own.")
     if variables is None:
         raise ValueError(
             "A loss function needs variables=..., the variables to differentiate by."
@@ -177,14 +161,14 @@ def _cross_entropy(labels, logits):
     if not labels.dtype.is_integer:
         raise UnsuitableModelError(
             "The default loss takes integer labels, but these are "
-            f"{labels.dtype.name}: pass loss_fn."
+            f"{labels.dtype.name}: compile a Keras model with its loss."
         )
     if labels.shape.rank == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape.rank != 1 or logits.shape.rank != 2:
         raise UnsuitableModelError(
             "The default loss takes one label and one row of logits for each example, "
-            f"but the labels are {labels.shape} and the logits {logits.shape}: pass "
-            "loss_fn."
+            f"but the labels are {labels.shape} and the logits {logits.shape}: compile "
+            "a Keras model with its loss."
         )
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -23,9 +23,6 @@ def count_clients(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) 
     if values["synthetic_data"]:
         why = "random images have no clients; choose another partition than natural."
         raise SettingError("synthetic_data", True, why)
-    if not hasattr(tasks, "count_clients"):
-        why = "client_data has no clients; give a dict of pairs (x, y) by client."
-        raise SettingError("partition", "natural", why)
     there = tasks.count_clients(values["task"], values)
     count = values["num_clients"]
     if there is None:

@@ -180,11 +180,9 @@ class CheckedRun:
         """Reads the examples if that needs no TensorFlow: mistakes are told at once."""
         config, tasks = self.config, self.tasks
         is_given = config.data_dir is not None or config.synthetic_data
-        if not hasattr(tasks, "read") or not (
-            is_given or tasks.defaults(config.task).tfds_name is None
-        ):
-            return None
-        return tasks.read(**config.part(TaskSettings))
+        if is_given or tasks.defaults(config.task).tfds_name is None:
+            return tasks.read(**config.part(TaskSettings))
+        return None
 
     def prepare(
         self,
