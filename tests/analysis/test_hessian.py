@@ -118,8 +118,13 @@ def test_another_loss_and_some_of_the_variables(case):
         full_matrix(curvature), exact[-count:, -count:], atol=1e-12
     )
     # The Hessian of the sum of squared logits, by the last bias: 2 on the diagonal.
-    model.compile(loss=lambda labels, logits: tf.reduce_sum(logits**2, axis=1))
-    curvature = hessian.Hessian(model, (x, y), variables=weights[-1:])
+    def of_logits(labels, logits):
+        return tf.reduce_sum(logits**2, axis=1)
+
+    model = small.perceptron()
+    model.compile(loss=of_logits)
+    bias = model.trainable_variables[-1:]
+    curvature = hessian.Hessian(model, (x, y), variables=bias)
     np.testing.assert_allclose(full_matrix(curvature), 2 * np.eye(3), atol=1e-12)
 
 

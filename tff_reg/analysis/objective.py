@@ -108,11 +108,13 @@ def _names(variables, network: Any = None) -> list[str]:
 
 def _of_keras(model, batch) -> Any:
     """Returns the `LearningModel` of a Keras model, with the model's own variables."""
+    features, labels = tf.nest.map_structure(models.keras_calls.batched_spec, batch)
     options: dict[str, Any] = {}
+    loss = getattr(model, "loss", None)
+    if callable(loss) and not models.keras_losses.is_kerases(loss):
+        options["label_spec"] = labels  # Nobody else says what it takes.
     if not getattr(model, "inputs", None):
-        options["input_spec"] = tf.nest.map_structure(
-            models.keras_calls.batched_spec, batch[0]
-        )
+        options["input_spec"] = features
     return models.from_keras(model, **options)(in_place=True)
 
 
