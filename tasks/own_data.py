@@ -280,6 +280,8 @@ class OwnData:
     def build(self, task: str, *, examples: Any = None, **settings: Any) -> Any:
         """Builds the task; see `tff_reg.tasks.build` for the arguments and errors."""
         examples = examples or self.read(task, **settings)
+        if self.positions is not None:
+            settings["partition"] = "iid"  # Not used: the clients are the user's.
         chosen = TaskSettings(task=task, **settings)
         return task_lib.build(self.defaults(task), examples, chosen, self._model_fn)
 

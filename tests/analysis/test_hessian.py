@@ -117,6 +117,7 @@ def test_another_loss_and_some_of_the_variables(case):
     np.testing.assert_allclose(
         full_matrix(curvature), exact[-count:, -count:], atol=1e-12
     )
+
     # The Hessian of the sum of squared logits, by the last bias: 2 on the diagonal.
     def of_logits(labels, logits):
         return tf.reduce_sum(logits**2, axis=1)
