@@ -200,7 +200,7 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
     given = {
         each.name: getattr(chosen, each.name)
         for each in settings_of(chosen)
-        if task_settings.OPTION in each.tags and getattr(chosen, each.name) is not None
+        if task_settings.OPTION in each.rules and getattr(chosen, each.name) is not None
     }
     for option in given:
         if option not in module.DEFAULTS.options:

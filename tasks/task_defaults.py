@@ -84,7 +84,7 @@ class TaskDefaults:
     num_train_examples: int | None = None
     # The number of domains; None if it depends on the user's data.
     num_domains: int | None = 0
-    # The task's settings besides its split, such as data_dir: those of tag OPTION.
+    # The task's settings besides its split, such as data_dir; their rule is OPTION.
     options: tuple[str, ...] = ()
     # The default of `image_size`; None keeps images as they are.
     image_size: int | None = None

@@ -18,15 +18,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import numbers
 import os
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
 _METADATA = "tff_reg"
+# Tag of settings on which a run's numbers do not depend.
+NO_EFFECT = "free"
 # The largest number of characters of a value in an error.
 _LONGEST_SHOWN = 200
 # The largest int32 and float32: the bounds of settings that name no maximum.
@@ -99,6 +102,83 @@ _OTHER_NAMES = {
 }
 
 
+# What a rule makes of a value that does not apply, in the place of a value: the default
+# or None, or nothing.
+OFF, KEPT = object(), object()
+# Values that switch a setting off.
+NOTHING = (None, False, 0, "", "none", ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What other settings decide about a setting.
+
+    Attributes:
+      names: The other settings. The rule is not asked where one of them is unknown.
+        `name` is the setting's own, and `values` are all.
+      test: Function of their values: what is true if the setting does not apply.
+      why: What to say then, with `{name}` for a value, `{found}` for that of `test`.
+      then: What the setting is then.
+      example: A value that the setting must have where it applies; None if it need not.
+      is_check: Whether a value is refused from any source; else only the user's is, and
+        any other is replaced.
+      is_quiet: Whether the user's is replaced, too.
+    """
+
+    names: tuple[str, ...]
+    test: Callable[..., Any]
+    why: str
+    then: Any = OFF
+    example: Optional[str] = None
+    is_check: bool = False
+    is_quiet: bool = False
+
+    def why_not(self, values: Mapping[str, Any]) -> Optional[str]:
+        """Returns why the setting does not apply; None if it does."""
+        if not {*self.names} <= values.keys():
+            return None
+        found = self.test(*(values[name] for name in self.names))
+        return self.why.format_map({**values, "found": found}) if found else None
+
+
+def off_when(test: Callable[..., Any], why: str, **rest: Any) -> Rule:
+    """Returns the rule that a setting does not apply if a test of others is true.
+
+    The arguments of `test` are named as the settings.
+    """
+    return Rule(tuple(inspect.signature(test).parameters), test, why, **rest)
+
+
+def wrong_when(test: Callable[..., Any], why: str) -> Rule:
+    """Returns the rule that a value is wrong if a test of it and others is true."""
+    return off_when(test, why, is_check=True)
+
+
+def needs(other: str, *fitting: Any, why: str = "", **rest: Any) -> Rule:
+    """Returns the rule that a setting applies only with some values of another.
+
+    Without `fitting` these are all values but those of `NOTHING`.
+    """
+    which = " or ".join([", ".join(map(str, fitting[:-1])), *map(str, fitting[-1:])])
+    said = f"it is for {other}={which.removeprefix(' or ')}, not {{{other}}}."
+    if not fitting:
+        return Rule((other,), NOTHING.__contains__, why or f"it needs {other}.", **rest)
+    return Rule((other,), lambda value: value not in fitting, why or said, **rest)
+
+
+def conflicts(other: str, *values: Any, why: str = "", **rest: Any) -> Rule:
+    """Returns the rule that a setting does not apply with some values of another.
+
+    Without `values` these are all values but those of `NOTHING`.
+    """
+
+    def found(value: Any) -> str:
+        is_there = value in values if values else value not in NOTHING
+        return as_text(value) if is_there else ""
+
+    return Rule((other,), found, f"{other}={{found}} {why}; leave it out.", **rest)
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """The declaration of a setting.
@@ -118,7 +198,7 @@ class Setting:
       below: Exclusive upper bound; None for none.
       choices: The values to choose from; None for any value.
       placeholder: The word for its value in a help, such as DIR.
-      only_with: Values of other settings by name: the setting applies only with these.
+      rules: What other settings decide about it.
       tags: Labels by which the code selects it.
       alone: What a flag without a value stands for, and True; None for nothing.
       keeps_whole: Whether a float without a fraction is an int, as 5 epochs.
@@ -138,7 +218,7 @@ class Setting:
     below: Optional[float] = None
     choices: Optional[Sequence[Any]] = None
     placeholder: str = ""
-    only_with: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    rules: Sequence[Rule] = ()
     tags: Sequence[str] = ()
     alone: Optional[int] = None
     keeps_whole: bool = False
@@ -152,14 +232,23 @@ class Setting:
             " joined by commas"
         )
 
+    @property
+    def off(self) -> Any:
+        """The value of the setting where it does not apply."""
+        return None if self.is_optional else self.default
+
     def why_not_beside(self, values: Mapping[str, Any]) -> Optional[str]:
         """Returns why the setting does not apply with the values of other settings."""
-        for other, fitting in self.only_with.items():
-            if values[other] not in fitting:
-                *most, last = fitting
-                which = f"{', '.join(most)} or {last}" if most else last
-                return f"it is for {other}={which}, not {values[other]}."
-        return None
+        return next((why for _, why in self.failing(values)), None)
+
+    def failing(
+        self, values: Mapping[str, Any], is_check: bool = False
+    ) -> Iterator[tuple[Rule, str]]:
+        """Yields the rules after which it does not apply, or the value is wrong."""
+        beside = {**values, "name": self.name, "values": values}
+        for rule in self.rules:
+            if rule.is_check == is_check and (why_not := rule.why_not(beside)):
+                yield rule, why_not
 
     def read(self, text: str) -> Any:
         """Converts the text of a command line; commas join the items of a tuple."""
@@ -332,6 +421,59 @@ def check(instance: Any, prefix: str = "") -> None:
     """
     for each in settings_of(instance):
         each.check(getattr(instance, each.name), prefix + each.name)
+
+
+def settle(
+    known: Sequence[Setting], values: dict[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Replaces the values of settings that do not apply beside the others.
+
+    Args:
+      known: The settings.
+      values: The values by name, and what else rules ask for.
+      given: The values that the user gave; they are among `values`.
+
+    Raises:
+      SettingError: If one of these does not apply, and would not be replaced by itself.
+    """
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for each in known:
+            rule, why_not = next(each.failing(values), (None, ""))
+            if rule is None:
+                continue
+            value = each.off if rule.then is OFF else rule.then
+            asked = given.get(each.name)
+            is_off = asked in (None, value) or value is KEPT and asked in NOTHING
+            if not (is_off or rule.is_quiet):
+                raise SettingError(each.name, asked, why_not)
+            if value is not KEPT and values[each.name] != value:
+                values[each.name] = value
+                is_settled = False
+
+
+def check_rules(known: Sequence[Setting], values: Mapping[str, Any]) -> None:
+    """Checks the settled values of settings beside each other.
+
+    Raises:
+      SettingError: If a value that is not off contradicts others, or one is missing.
+    """
+    for each in known:
+        if (value := values[each.name]) not in NOTHING:
+            for _, why_not in each.failing(values, is_check=True):
+                raise SettingError(each.name, value, why_not)
+        elif each.why_not_beside(values) is None:
+            for rule in each.rules:
+                if rule.example is not None and rule.names[0] in values:
+                    other = f"{rule.names[0]}={values[rule.names[0]]}"
+                    why = f"it is missing; {other} needs it, such as {rule.example}."
+                    raise SettingError(each.name, None, why)
+
+
+def ignored_settings(known: Sequence[Setting], values: Mapping[str, Any]) -> list[str]:
+    """Returns the names of settings that quietly have no effect beside others."""
+    return [e.name for e in known if any(r.is_quiet for r, _ in e.failing(values))]
 
 
 def check_names(kind: type, given: Iterable[str], also: Sequence[str] = ()) -> None:

@@ -26,6 +26,9 @@ def resolve_on_a_task_with(overrides, **requested):
         image_size=None,
         num_train_examples=100,
         num_domains=0,
+        num_classes=None,
+        kind="images",
+        image_shape=None,
         options=(),
         override_values=lambda: overrides,
     )
@@ -119,7 +122,10 @@ def test_what_of_a_recipe_makes_no_sense_beside_the_users_falls_away(
 def test_a_recipe_is_no_excuse_for_what_the_user_gives():
     for requested, words in (
         ({"process": "fedprox", "man_strength": 0.1}, "man is not part of"),
-        ({"partition": "iid", "concentration": 0.1}, "iid has no concentration"),
+        (
+            {"partition": "iid", "concentration": 0.1},
+            "shards_dirichlet or quantity, not iid",
+        ),
         ({"name": "wrong"}, "batch_size=0: it must be at least 1"),
     ):
         with pytest.raises(settings.SettingError, match=words):
@@ -190,7 +196,10 @@ def test_a_file_without_a_process_is_no_runs():
         ({"server_optimizer": "adan"}, "did you mean adam"),
         ({"settings_of": "feddin"}, "no such settings of (did you mean feddyn?)"),
         ({"fedalign_width": 1.5}, "fedalign_width=1.5"),
-        ({"partition": "iid", "concentration": 1.0}, "iid has no concentration"),
+        (
+            {"partition": "iid", "concentration": 1.0},
+            "shards_dirichlet or quantity, not iid",
+        ),
         ({"man_strength": 0.1}, "man is not part of process=fedalign"),
         ({"no_such": 1}, "no_such: there is no such setting"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
@@ -210,7 +219,7 @@ def test_a_file_without_a_process_is_no_runs():
                 "learning_rate_schedule": "step",
                 "learning_rate_milestones": (5, 8),
             },
-            "learning_rate_decay: it is missing; the step schedule",
+            "it is missing; learning_rate_schedule=step needs",
         ),
         (
             {
@@ -221,8 +230,11 @@ def test_a_file_without_a_process_is_no_runs():
             "client_learning_rates has the rate of each round",
         ),
         ({"server_epsilon": 0.1}, "server_optimizer=adam, yogi or adagrad, not sgd."),
-        ({"pixel_mean": (0.5,)}, "pixel_mean=0.5: there are 0 deviations"),
-        ({"target_model": "all_clients"}, "no such mean without averages_all_clients"),
+        ({"pixel_mean": (0.5,)}, "pixel_mean=0.5: give as many numbers"),
+        (
+            {"target_model": "all_clients"},
+            "target_model=all_clients: it needs averages_all",
+        ),
         (
             {"aggregator": "dp", "client_sampling": "independent"},
             "client_sampling=independent: aggregator=dp counts on cohorts of one size",
@@ -230,10 +242,16 @@ def test_a_file_without_a_process_is_no_runs():
         ({"runtime": "ray", "devices": ("GPU:0",)}, "for runtime=in_process, not ray."),
         ({"ray_address": "a:1"}, "it is for runtime=ray, not in_process."),
         ({"num_clients": 10**6}, "only 1437 training examples"),
-        ({"partition": "shards"}, "classes_per_client: it is missing; the partition"),
-        ({"classes_per_client": 2}, "dirichlet_unbalanced has no classes per client"),
+        (
+            {"partition": "shards"},
+            "it is missing; partition=shards needs it, such as 2.",
+        ),
+        ({"classes_per_client": 2}, "shards or shards_dirichlet, not dirichlet_unb"),
         ({"partition": "split_file"}, "split_file: it is missing"),
-        ({"split_file": "f", "partition": "iid"}, "iid has no split file"),
+        (
+            {"split_file": "f", "partition": "iid"},
+            "it is for partition=split_file, not iid",
+        ),
         (
             {"partition": "split_file", "split_file": "f", "partition_seed": 1},
             "partition_seed=1: the split is given",
@@ -260,7 +278,7 @@ def test_a_file_without_a_process_is_no_runs():
         ),
         (
             {"partition": "split_file", "split_file": "f", "imbalance_factor": 2},
-            "imbalance_factor=2.0: the partition split_file deals out all",
+            "imbalance_factor=2.0: partition=split_file deals out all",
         ),
         ({"imbalance_factor": 0.5}, "imbalance_factor=0.5: it must be at least 1"),
         ({"label_noise": (1.0,)}, "label_noise=1.0: it must be less than 1"),
@@ -269,11 +287,11 @@ def test_a_file_without_a_process_is_no_runs():
         ({"data_dir": "/d"}, "data_dir=/d: the task digits has no such option"),
         (
             {"partition": "split_file", "split_file": "f", "scale": "0.5"},
-            "scale=0.5: the partition split_file deals out all of a data set",
+            "scale=0.5: partition=split_file deals out all of a data set",
         ),
         (
             {"task": "cifar10", "synthetic_data": True, "data_dir": "d"},
-            "data_dir=d: synthetic_data takes the place of all data",
+            "data_dir=d: synthetic_data=true takes the place of all data",
         ),
         ({"task": "cifar10", "image_size": 64}, "image_size=64: the task cifar10"),
         ({"task": "pacs", "class_list": "f"}, "class_list=f: the task pacs"),

@@ -91,7 +91,7 @@ def test_clients_without_a_row_of_their_own_have_one_of_all(tmp_path):
         ({"over_select": 1.5, "client_sampling": "independent"}, "=fixed"),
         ({"dropout": 0.1, "aggregator": "dp"}, "cohorts of one size"),
         ({"dropout": 0.1, "process": "central"}, "process=central has one client"),
-        ({"local_steps": 5, "local_epochs": 2}, "local_steps sets the steps"),
+        ({"local_steps": 5, "local_epochs": 2}, "local_steps=5 sets the steps"),
         ({"client_optimizer": "adam"}, "client_learning_rate: it is missing"),
         (
             {

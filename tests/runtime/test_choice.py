@@ -24,12 +24,15 @@ def _increment():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (dict(kind="gpu"), "must be one of in_process, ray, found 'gpu'"),
+        (dict(kind="gpu"), "runtime=gpu: there is no such runtime; choose one of"),
         (dict(kind="in_process", devices=[]), "is empty"),
         (dict(kind="in_process", devices="GPU:²"), "or GPU:1, found .GPU:²"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
-        (dict(kind="in_process", data_on_nodes=True), "takes no data_on_nodes"),
+        (
+            dict(kind="in_process", data_on_nodes=True),
+            "data_on_nodes=true: it is for runtime=ray, not in_pr",
+        ),
         (dict(kind="ray", ray_address="a"), "host:port, found 'a'"),
         (dict(kind="ray", ray_address="a:0"), "host:port, found 'a:0'"),
     ],

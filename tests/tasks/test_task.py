@@ -29,7 +29,7 @@ def test_defaults_name_things_that_exist(name):
     assert defaults.norm in models.NORM_NAMES
     assert defaults.augmentation in augmentation.RECIPE_NAMES
     assert defaults.image_shape is None or len(defaults.image_shape) == 3
-    options = {s.name for s in settings_of(TaskSettings) if OPTION in s.tags}
+    options = {s.name for s in settings_of(TaskSettings) if OPTION in s.rules}
     assert set(defaults.options) <= options
     assert ("data_dir" in defaults.options) == bool(defaults.layout)
     assert "image_size" in defaults.options or defaults.image_size is None

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.training import every_method
-from tff_reg import models, runtime, training
+from tff_reg import models, runtime, settings, training
 from tff_reg.data import digests
 from tff_reg.experiment.rounds import process_state
 from tff_reg.methods import catalogue, method as method_lib
@@ -86,10 +86,15 @@ def _weights(process, state):
 
 # Strengths with which a kind gives the mean, up to how exactly it does.
 EXACT = {
-    "robust": (dict(zeroing=False, clipping=False), 1e-6),
+    "robust": (dict(aggregator_zeroing=False, aggregator_clipping=False), 1e-6),
     "dp": (dict(dp_noise_multiplier=0.0, dp_clipping="fixed", dp_clip_norm=1e4), 1e-5),
     "compressed": (
-        dict(zeroing=False, clipping=False, compressed_bits=16, compressed_threshold=0),
+        dict(
+            aggregator_zeroing=False,
+            aggregator_clipping=False,
+            compressed_bits=16,
+            compressed_threshold=0,
+        ),
         2e-3,
     ),
 }
@@ -162,7 +167,11 @@ def test_tffs_own_factories_make_every_sum_secure(name):
 
 @pytest.mark.parametrize("kind", ["mean", "robust", "compressed"])
 def test_a_client_without_a_batch_is_as_none(kind):
-    strengths = dict(zeroing=True, clipping=True) if kind != "mean" else {}
+    strengths = (
+        dict(aggregator_zeroing=True, aggregator_clipping=True)
+        if kind != "mean"
+        else {}
+    )
     form = training.WholeClientData(batch_size=4, drop_remainder=True)
     built = aggregators.build_model_aggregator(kind, clients_per_round=3, **strengths)
     given = {"model_aggregator": built, "client_data": form}
@@ -273,7 +282,7 @@ def test_noise_on_running_variances_is_refused(aggregator, counters):
 @pytest.mark.parametrize(
     "name, kind, changes",
     [
-        ("fednova", "robust", dict(clipping=False)),
+        ("fednova", "robust", dict(aggregator_clipping=False)),
         ("fedavg", "robust", {}),
     ],
 )
@@ -388,17 +397,21 @@ def test_robust_aggregation_drops_outliers():
 def test_every_argument_of_an_aggregator_is_in_what_a_process_was_built_from():
     of_kind = {"robust": {}, "dp": {"dp_clipping": "fixed"}, "compressed": {}}
     changes = dict(
-        zeroing=False,
-        clipping=False,
+        aggregator_zeroing=False,
+        aggregator_clipping=False,
         dp_noise_multiplier=0.5,
         dp_clipping="adaptive",
         dp_clip_norm=0.7,
         compressed_bits=4,
         compressed_threshold=3,
     )
-    arguments = aggregator_settings.AggregatorSettings
+    known = settings.settings_of(aggregator_settings.AggregatorSettings)
     for kind, base in of_kind.items():
-        own = arguments(aggregator=kind).aggregation().keys() - {"kind"}
+        own = [
+            each.name
+            for each in known
+            if each.name in changes and not each.why_not_beside({"aggregator": kind})
+        ]
         found = {"": base, **{name: {**base, name: changes[name]} for name in own}}
         texts = {
             digests.described(

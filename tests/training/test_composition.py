@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tests import random_clients
 from tests.training import every_method
-from tff_reg import methods, models, runtime, training
+from tff_reg import methods, models, runtime, settings, training
 from tff_reg.lazy import keras
 from tff_reg.methods import catalogue
 from tff_reg.training import composition
@@ -295,10 +295,10 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"local_epochs": 2}, "local_epochs is the client data's"),
+        ({"local_epochs": 2}, "client_data=true has them: give a tff_reg"),
         (
             {"client_optimizer_fn": training.build_sgd(0.1), "client_momentum": 0.9},
-            "client_optimizer_fn replaces client_momentum",
+            "client_momentum=0.9: client_optimizer_fn=true replaces",
         ),
         (
             {
@@ -306,9 +306,12 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
                 "learning_rate_schedule": "listed",
                 "client_learning_rates": (0.1,),
             },
-            "client_optimizer_fn replaces client_learning_rates",
+            "client_learning_rates=0.1: client_optimizer_fn=true",
         ),
-        ({"learning_rate_schedule": "cosine"}, "cosine' needs total_rounds"),
+        (
+            {"learning_rate_schedule": "cosine"},
+            "the cosine schedule needs the number of all rounds",
+        ),
         (
             {
                 "learning_rate_schedule": "listed",
@@ -317,20 +320,26 @@ def test_garbage_is_collected_again_after_a_build_that_failed():
             },
             "client_learning_rates has the rate",
         ),
-        ({"process": "freeze"}, "cosine' needs total_rounds"),  # Of the paper.
-        ({"learning_rate_schedule": "exponential"}, "the exponential schedule needs"),
+        (
+            {"process": "freeze"},
+            "the cosine schedule needs the number of all rounds",
+        ),  # Of the paper.
+        (
+            {"learning_rate_schedule": "exponential"},
+            "learning_rate_schedule=exponential needs it",
+        ),
         (
             {
                 "process": "man",
                 "learning_rate_schedule": "step",
                 "learning_rate_milestones": (5, 8),
             },
-            "the step schedule needs",
+            "learning_rate_schedule=step needs it",
         ),
     ],
 )
 def test_settings_of_a_process_without_effect_are_refused(given, words):
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(settings.SettingError, match=words):
         training.build(given.pop("process", "fedavg"), CNN_FN, **given)
 
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tests.methods import linear
 from tff_reg import training
-from tff_reg.training import schedules
+from tff_reg.training import process_settings, schedules
 
 
 def test_constant_is_one_always():
@@ -70,10 +70,10 @@ def test_the_server_takes_steps_by_its_schedule(in_process):
 
 
 def test_a_function_is_called_for_every_round_from_1():
-    assert schedules.tabulated(lambda number: 1 / number, 3) == (1.0, 0.5, 1 / 3)
+    assert process_settings.tabulated(lambda number: 1 / number, 3) == (1.0, 0.5, 1 / 3)
     for wrong in (lambda number: number - 2, lambda number: "a", float("nan").__mul__):
         with pytest.raises(ValueError, match="must give a finite number above 0"):
-            schedules.tabulated(wrong, 3)
+            process_settings.tabulated(wrong, 3)
 
 
 def test_a_process_trains_with_the_rates_of_a_function(in_process):

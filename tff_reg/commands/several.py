@@ -12,7 +12,7 @@ from tff_reg.commands import START, command_line, forked
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.series import batch, jobs, ray_tasks
-from tff_reg.settings import SettingError
+from tff_reg.settings import SettingError, settle
 
 
 def settings_of_runs(output_dir):
@@ -48,10 +48,7 @@ def requested(given):
 def executor(given):
     """Returns the executor that the flags choose; None for this machine alone."""
     values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
-    for each in jobs.SETTINGS:
-        value, why_not = given[each.name].value, each.why_not_beside(values)
-        if value is not None and why_not:
-            raise SettingError(each.name, value, why_not)
+    settle(jobs.SETTINGS, values, {name: given[name].value for name in values})
     if values["jobs_on"] == jobs.LOCAL:
         return None
     if given.overwrite:

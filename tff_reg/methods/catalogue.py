@@ -81,14 +81,8 @@ BUILTIN = (
     "fedbabu",
 )
 
-# Processes that methods are compared with, which train as FedAvg but average nothing:
-# by name, the settings that do not act on them.
-_OF_MEANS = ("averages_all_clients", "drift")
-_OF_A_MODEL = ("keep_best", "finetune_epochs", "patience", "stop_at_target")
-REFERENCES = {
-    "local": (*_OF_MEANS, *_OF_A_MODEL, "keep_client_optimizer"),
-    "central": _OF_MEANS,
-}
+# Processes that methods are compared with, which train as FedAvg but average nothing.
+REFERENCES = LOCAL, CENTRAL = ("local", "central")
 
 
 class UnknownProcessError(ValueError):

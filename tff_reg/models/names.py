@@ -106,6 +106,11 @@ def kind_of(model_name: str) -> str:
     return OF_KIND.get(model_name, IMAGES)
 
 
+def of_kind(kind: str) -> list[str]:
+    """Returns the names of the models that take such examples."""
+    return [name for name in ALL_NAMES if kind_of(name) == kind]
+
+
 def of_package(model_name: str) -> Optional[Callable[..., Any]]:
     """Returns the builder of a model from another package; None for other names."""
     return None if model_name in NETWORKS else _REGISTRY.find(model_name)

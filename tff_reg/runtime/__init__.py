@@ -5,8 +5,6 @@ Importing this package imports neither TensorFlow nor TFF; `use` does.
 """
 
 from tff_reg.runtime.choice import (
-    KINDS,
-    Options,
     describe,
     outside_programs,
     program_context,
@@ -15,12 +13,15 @@ from tff_reg.runtime.choice import (
     use,
 )
 from tff_reg.runtime.devices import NoGpuError
+from tff_reg.runtime.options import KINDS, WHERE, Options, RuntimeSettings
 from tff_reg.seam import WorkerError
 
 __all__ = [
     "KINDS",
     "NoGpuError",
     "Options",
+    "RuntimeSettings",
+    "WHERE",
     "WorkerError",
     "describe",
     "outside_programs",

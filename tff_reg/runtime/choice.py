@@ -6,28 +6,18 @@ import atexit
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tff_reg import lazy
 from tff_reg.lazy import tff
 from tff_reg.runtime import devices as devices_lib, ray_cluster
+from tff_reg.runtime.options import Options
 
 context_lib = lazy.module("tff_reg.runtime.context")
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")
 internals = lazy.module("tff_reg.seam.internals")
 workers_lib = lazy.module("tff_reg.runtime.workers")
-
-KINDS = ("in_process", "ray")
-# The options of Ray alone, and the options that each runtime does not take.
-_OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
-_NOT_TAKEN = {
-    "in_process": _OF_RAY,
-    "ray": ("devices", "intra_op_threads"),
-}
-
-# One string with commas, or a list.
-Names = Union[str, Sequence[str], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,72 +34,6 @@ class _Runtime:
 _lock = threading.RLock()
 # The last runtime is in force; when it ends, the one before it is in force again.
 _chosen: list[_Runtime] = []
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the runtimes.
-
-    Attributes:
-        devices: In process only. The devices of the clients, used in turn: a list
-            such as `["GPU:0", "GPU:1"]`, or one string with commas. None: all GPUs, or
-            `CPU:0` if there is none.
-        clients_in_parallel: Number of clients that run at the same time on each device
-            (Ray: number of all clients, each in an actor of its own). None: one on a
-            GPU; on a CPU the number of cores, at most 8; in a Ray cluster the number of
-            actors that fit.
-        require_gpu: Whether to refuse to run without a GPU.
-        default_num_clients: Number of clients of a computation whose argument has no
-            client's value, such as a broadcast alone.
-        intra_op_threads: In process only. TensorFlow's threads for one operation,
-            which can only be set before TensorFlow starts. None: the number set
-            before, else the number of cores divided by the default of
-            `clients_in_parallel`; results are then identical to the bit for every
-            `clients_in_parallel`. To give one client at a time all cores, pass
-            `clients_in_parallel=1` and the number of cores.
-        ray_address: Ray only. The cluster's head node as `"host:port"`, or `"auto"` for
-            the cluster of which this machine is a node. None: the connection that the
-            process has already, else a Ray that is started on this machine and ended
-            with the runtime.
-        gpus_per_client: Ray only. Share of a GPU for each actor; 0 for CPUs only.
-        cpus_per_client: Ray only. Number of CPUs for each actor.
-        data_on_nodes: Ray only. Whether each node loads the clients' examples from its
-            own files (`Recipe.load`) instead of receiving them.
-    """
-
-    devices: Names = None
-    clients_in_parallel: Optional[int] = None
-    require_gpu: bool = False
-    default_num_clients: int = 0
-    intra_op_threads: Optional[int] = None
-    ray_address: Optional[str] = None
-    gpus_per_client: float = 0.25
-    cpus_per_client: float = 1.0
-    data_on_nodes: bool = False
-
-    def check(self, kind: str) -> None:
-        """Checks the options for the runtime `kind`.
-
-        Raises:
-            ValueError: If an option is out of range, or not for that runtime.
-        """
-        if kind not in KINDS:
-            raise ValueError(
-                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
-            )
-        for name in _NOT_TAKEN[kind]:
-            value = getattr(self, name)
-            if value != getattr(Options, name):  # Its default.
-                other = "ray" if name in _OF_RAY else "in_process"
-                raise ValueError(
-                    f"The {kind} runtime takes no {name}, found {value!r}; use the"
-                    f" {other} runtime."
-                )
-        if not 0 <= self.gpus_per_client <= 1:
-            raise ValueError(
-                "gpus_per_client must be a share of a GPU, from 0 to 1, found "
-                f"{self.gpus_per_client!r}."
-            )
 
 
 def use(kind: str, **options: Any) -> None:
@@ -135,8 +59,7 @@ def use(kind: str, **options: Any) -> None:
         WorkerError: If Ray is not installed, has no such cluster or has no room.
     """
     with _lock:
-        checked = Options(**options)
-        checked.check(kind)
+        checked = Options.checked(kind, options)
         if kind == "ray" and _is_in_ray():
             shutdown()  # Its actors occupy the cluster.
         runtime = _create(kind, checked)
@@ -169,8 +92,7 @@ def running(kind: str, **options: Any) -> Iterator[None]:
         NoGpuError, WorkerError: As in `use`.
     """
     with _lock:
-        checked = Options(**options)
-        checked.check(kind)
+        checked = Options.checked(kind, options)
         if kind == "ray" and _is_in_ray():
             raise ValueError("The ray runtime is in use already: end it first.")
         runtime = _create(kind, checked)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Optional
+from typing import Optional
 
-from tff_reg.settings import setting, settings_of
+from tff_reg.methods import catalogue
+from tff_reg.settings import conflicts, needs, setting, wrong_when
 from tff_reg.training import process_settings
 
 # The kinds of aggregators that `aggregators.build_model_aggregator` builds.
@@ -18,9 +19,15 @@ KINDS = ("mean", "robust", "dp", "compressed")
 LEAST_NOISE = 1e-6
 
 _of_server = functools.partial(setting, group=process_settings.SERVER)
-_GUARDED = {"aggregator": ("robust", "compressed")}
-_PRIVATE = {"aggregator": ("dp",)}
-_COMPRESSED = {"aggregator": ("compressed",)}
+_GUARDED = (needs("aggregator", "robust", "compressed"),)
+_PRIVATE = (needs("aggregator", "dp"),)
+_COMPRESSED = (needs("aggregator", "compressed"),)
+
+
+def _is_noisy(
+    dp_noise_multiplier: float, dp_clipping: str, clients_per_round: int
+) -> bool:
+    return dp_clipping == "adaptive" and dp_noise_multiplier >= clients_per_round / 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,65 +38,63 @@ class AggregatorSettings:
         "mean",
         help="how the clients' updates are aggregated",
         choices=KINDS,
+        rules=(conflicts("process", *catalogue.REFERENCES, why="averages no models"),),
     )
     aggregator_zeroing: Optional[bool] = _of_server(
         True,
         help="robust, compressed: replace updates with far too large values by 0",
-        only_with=_GUARDED,
+        rules=_GUARDED,
     )
     aggregator_clipping: Optional[bool] = _of_server(
         True,
         help="robust, compressed: clip updates at the 0.8 quantile of norms",
-        only_with=_GUARDED,
+        rules=_GUARDED,
     )
     dp_noise_multiplier: Optional[float] = _of_server(
         1.0,
         help="dp: noise standard deviation divided by the clipping norm",
         minimum=0,
-        only_with=_PRIVATE,
+        rules=(
+            *_PRIVATE,
+            wrong_when(
+                _is_noisy,
+                "adaptive clipping can have less than a tenth of the"
+                " {clients_per_round} clients of a round; give more clients, or"
+                " dp_clipping=fixed with a dp_clip_norm.",
+            ),
+        ),
     )
     dp_clipping: Optional[str] = _of_server(
         "adaptive",
         help="dp: clip at the estimated median norm of the updates (adaptive), or at"
         " dp_clip_norm (fixed)",
         choices=("adaptive", "fixed"),
-        only_with=_PRIVATE,
+        rules=_PRIVATE,
     )
     dp_clip_norm: Optional[float] = _of_server(
         0.1,
         help="dp: clipping norm of an update; with adaptive clipping that of the first"
         " round",
         above=0,
-        only_with=_PRIVATE,
+        rules=_PRIVATE,
     )
     dp_delta: Optional[float] = _of_server(
         1e-5,
         help="dp: delta of the guarantee that summary.json states",
         above=0,
         below=1,
-        only_with=_PRIVATE,
+        rules=_PRIVATE,
     )
     compressed_bits: Optional[int] = _of_server(
         8,
         help="compressed: bits per number",
         minimum=1,
         maximum=16,
-        only_with=_COMPRESSED,
+        rules=_COMPRESSED,
     )
     compressed_threshold: Optional[int] = _of_server(
         20000,
         help="compressed: tensors with at most this many numbers stay as they are",
         minimum=0,
-        only_with=_COMPRESSED,
+        rules=_COMPRESSED,
     )
-
-    def aggregation(self) -> dict[str, Any]:
-        """Returns the arguments of `build_model_aggregator` for the chosen kind."""
-        applying = {
-            each.name.removeprefix("aggregator_"): getattr(self, each.name)
-            for each in settings_of(AggregatorSettings)
-            if self.aggregator in each.only_with.get("aggregator", ())
-        }
-        # Only the privacy accountant uses delta.
-        applying.pop("dp_delta", None)
-        return {"kind": self.aggregator, **applying}

@@ -27,9 +27,11 @@ from typing import Any, Optional, Union
 import numpy as np
 import tensorflow as tf
 
+from tff_reg import settings
 from tff_reg.lazy import tff, tfp
 from tff_reg.training import aggregator_settings
 
+_DEFAULTS = aggregator_settings.AggregatorSettings
 AggregationFactory = Union[
     tff.aggregators.WeightedAggregationFactory,
     tff.aggregators.UnweightedAggregationFactory,
@@ -67,7 +69,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         noise_multiplier: float,
         clients_per_round: int,
         *,
-        clip_norm: float = 0.1,
+        clip_norm: Optional[float] = _DEFAULTS.dp_clip_norm,
         adaptive: bool = True,
     ):
         """Makes the factory.
@@ -100,44 +102,43 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def build_model_aggregator(
-    kind: str,
-    *,
-    clients_per_round: int,
-    zeroing: bool = True,
-    clipping: bool = True,
-    dp_noise_multiplier: float = 1.0,
-    dp_clipping: str = "adaptive",
-    dp_clip_norm: float = 0.1,
-    compressed_bits: int = 8,
-    compressed_threshold: int = 20000,
+    kind: str, *, clients_per_round: int, **options: Any
 ) -> Optional[AggregationFactory]:
-    """Builds an aggregator by its name; the arguments of other kinds have no effect."""
+    """Builds an aggregator by its name.
+
+    Args:
+      kind: One of `mean`, `robust`, `dp` and `compressed`.
+      clients_per_round: Clients in a round, for `dp`.
+      **options: The other attributes of `AggregatorSettings`; those of other kinds have
+        no effect.
+
+    Returns:
+      The aggregator; None for `mean`.
+
+    Raises:
+      SettingError: If there is no such aggregator, or a value is out of range.
+    """
+    chosen: Any = aggregator_settings.AggregatorSettings(aggregator=kind, **options)
+    settings.check(chosen)
+    bounds = chosen.aggregator_zeroing, chosen.aggregator_clipping
     if kind == "mean":
         return None
-    is_exact = not (zeroing or clipping)
-    if kind == "robust":
-        robust: Any = _bounded(tff.aggregators.MeanFactory(), zeroing, clipping)
-        robust.arguments = (kind, zeroing, clipping)
-        return declare(robust, adds_noise=False, keeps_sums=is_exact)
     if kind == "dp":
-        is_adaptive = dp_clipping == "adaptive"
+        noise, norm = chosen.dp_noise_multiplier, chosen.dp_clip_norm
+        is_adaptive = chosen.dp_clipping == "adaptive"
         return PrivateMeanFactory(
-            dp_noise_multiplier,
-            clients_per_round,
-            clip_norm=dp_clip_norm,
-            adaptive=is_adaptive,
+            noise, clients_per_round, clip_norm=norm, adaptive=is_adaptive
         )
+    mean, arguments = tff.aggregators.MeanFactory(), (kind, *bounds)
     if kind == "compressed":
+        sizes = chosen.compressed_bits, chosen.compressed_threshold
         quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
-            quantization_bits=compressed_bits, threshold=compressed_threshold
+            quantization_bits=sizes[0], threshold=sizes[1]
         )
-        mean = tff.aggregators.MeanFactory(quantised)
-        compressed: Any = _bounded(mean, zeroing, clipping)
-        sizes = (compressed_bits, compressed_threshold)
-        compressed.arguments = (kind, zeroing, clipping, *sizes)
-        return declare(compressed, adds_noise=False, keeps_sums=is_exact)
-    known = ", ".join(aggregator_settings.KINDS)
-    raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")
+        mean, arguments = tff.aggregators.MeanFactory(quantised), (*arguments, *sizes)
+    bounded: Any = _bounded(mean, *bounds)
+    bounded.arguments = arguments
+    return declare(bounded, adds_noise=False, keeps_sums=not any(bounds))
 
 
 def _bounded(mean: Any, zeroing: bool, clipping: bool) -> AggregationFactory:

@@ -346,8 +346,8 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
 
     Raises:
       UnknownProcessError: If there is no such method or combination.
-      TypeError: If an override is unknown or contradicts another.
-      ValueError: If a value is out of range.
+      TypeError: If an override is unknown.
+      SettingError: If a value is out of range or contradicts another.
     """
     of_runs = settings_of(ProcessSettings)
     catalogue.add_files(overrides.pop("plugin", ()), of_runs)
@@ -367,26 +367,20 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         else:
             raise TypeError(_unknown(name, key, setting_names))
     catalogue.build(name, strengths)
-    rate: Any = chosen.get("client_learning_rate")
-    if callable(rate):
-        if "total_rounds" not in chosen:
-            raise TypeError(
-                "client_learning_rate is a function of the round: give total_rounds,"
-                " for whose rounds it is called."
-            )
-        rates = schedules.tabulated(rate, chosen["total_rounds"])
-        chosen.update(
-            client_learning_rate=rates[0],
-            learning_rate_schedule="listed",
-            client_learning_rates=rates,
+    is_of_round = callable(chosen.get("client_learning_rate"))
+    if is_of_round and "total_rounds" not in chosen:
+        raise TypeError(
+            "client_learning_rate is a function of the round: give total_rounds, for"
+            " whose rounds it is called."
         )
     # The paper's number of clients need not be this population's.
     if "num_clients" not in chosen:
         rest.setdefault("population", None)
-    settings = ProcessSettings.of(name, **chosen)
-    process_settings.check_chosen(settings, chosen, rest)
+    beside = {each: rest.get(each) is not None for each in _ARGUMENTS}
+    beside |= {"client_data": True, "given": chosen}
+    settings = process_settings.of_process(name, chosen, beside)
     process = _build(name, model_fn, settings, strengths, rest)
-    if callable(rate):
+    if is_of_round:
         process.assumed["total_rounds"] = settings.total_rounds
     return process
 

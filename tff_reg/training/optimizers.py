@@ -309,8 +309,8 @@ def build_adaptive(
     learning_rate: float,
     *,
     beta1: Optional[float] = None,
-    beta2: float = 0.99,
-    epsilon: float = 1e-3,
+    beta2: float = ProcessSettings.server_beta2,
+    epsilon: float = ProcessSettings.server_epsilon,
     initial_v: Optional[float] = None,
 ) -> tff.learning.optimizers.Optimizer:
     """Builds the server optimiser of FedAdam, FedYogi or FedAdagrad.

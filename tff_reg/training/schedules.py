@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Optional
+from collections.abc import Sequence
+from typing import ClassVar, Optional
 
 from tff_reg.lazy import tf
 from tff_reg.training.process_settings import ProcessSettings
@@ -164,28 +164,6 @@ def warmup(rounds: int, then: Schedule) -> Schedule:
 def listed(factors: Sequence[float]) -> Schedule:
     """Returns the schedule with one given factor per round."""
     return _Listed(tuple(map(float, factors)))
-
-
-def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, ...]:
-    """Evaluates a learning-rate function for every round.
-
-    >>> from tff_reg.training import schedules
-    >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
-    (0.05, 0.025, 0.0125)
-    """
-    rates: list[float] = []
-    for round_num in range(1, total_rounds + 1):
-        found = rate_fn(round_num)
-        try:
-            rates.append(float(found))
-        except (TypeError, ValueError):
-            rates.append(math.nan)
-        if not math.isfinite(rates[-1]) or rates[-1] <= 0:
-            raise ValueError(
-                f"The function gives the learning rate {found!r} for round {round_num};"
-                " it must give a finite number above 0."
-            )
-    return tuple(rates)
 
 
 def of(settings: ProcessSettings) -> Schedule:

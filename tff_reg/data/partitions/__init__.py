@@ -81,6 +81,7 @@ __all__ = [
     "iid_stratified",
     "names",
     "natural",
+    "needing",
     "partition",
     "quantity",
     "shards",
@@ -134,6 +135,11 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
 def names() -> tuple[str, ...]:
     """Returns the names of all schemes."""
     return tuple(PARTITIONS)
+
+
+def needing(argument: str) -> tuple[str, ...]:
+    """Returns the names of the schemes that need an argument."""
+    return tuple(n for n, each in PARTITIONS.items() if argument in each.needs)
 
 
 def partition(

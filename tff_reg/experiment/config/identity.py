@@ -16,18 +16,15 @@ from typing import Any, Optional
 import tff_reg
 from tff_reg import kernels, lazy, plugins, runtime
 from tff_reg.data import digests
-from tff_reg.experiment.config import skew_settings
+from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.lazy import np, tf
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
-from tff_reg.settings import settings_of
-from tff_reg.training import process_settings
+from tff_reg.settings import NO_EFFECT, settings_of
 
 _NO_EFFECT = frozenset(
-    each.name
-    for each in settings_of(RunConfig)
-    if process_settings.NO_EFFECT_ON_RESULTS in each.tags
+    each.name for each in settings_of(RunConfig) if NO_EFFECT in each.tags
 )
 # Names in `config.json` for the machine and the versions with which the run began,
 MACHINE = (
@@ -96,7 +93,7 @@ def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(names)
     if config.get("partition") != "split_file" or config.get("client_test_share"):
         names.append(digests.DEALT)
-    changed = skew_settings.change_examples(config)
+    changed = task_settings.change_examples(config)
     if (
         config.get("validation_share")
         or config.get("partition") == "natural"

@@ -9,23 +9,15 @@ but the user and a recipe of that method.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tff_reg.data import partitions
-from tff_reg.experiment.config import (
-    data_rules,
-    network_settings,
-    scale as scale_lib,
-    skew_settings,
-    task_settings,
-    work_settings,
-)
+from tff_reg import settings as settings_lib
+from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.settings import Setting, SettingError, near_names, settings_of
-from tff_reg.training import process_settings, schedules
+from tff_reg.training import process_settings
 
 # Values of `settings_of` beside methods: the settings that the task has for
 # comparisons, and those of each process's first method.
@@ -75,11 +67,16 @@ def resolve(
         values.update((n, of_process[n]) for n in of_process if n in known)
         others = catalogue.without(process, recipe["process"])
         values = catalogue.with_required(others, values, chosen)
-    values = process_settings.of_schedules(values, given)
+    values = process_settings.of_source(values, given)
     values.update((name, chosen[name]) for name in given if name in known)
-    data_rules.count_clients(values, given, tasks)
-    data_rules.check_kind(values, given, task)
-    return {**hyperparameters, **_Resolution(given, values, settings, task).values}
+    beside = {**values, "of_task": task}
+    settings_lib.settle(settings, beside, given)
+    values = {name: beside[name] for name in values}
+    _count(values, given, tasks)
+    process_settings.settle_rates(values, given)
+    settings_lib.check_rules(settings, {**beside, **values})
+    _place(values, given, settings)
+    return {**hyperparameters, **values}
 
 
 def process_name(text: str) -> str:
@@ -148,261 +145,66 @@ def _of_whom(whose: str, process: str, task: Any) -> dict[str, Any]:
     return {**values, "settings_from": source}
 
 
-class _Resolution:
-    """The rules by which settings depend on each other.
-
-    Attributes:
-      values: All settings by name, resolved.
-    """
-
-    def __init__(
-        self,
-        given: Mapping[str, Any],
-        values: dict[str, Any],
-        settings: Sequence[Setting],
-        task: Any,
-    ):
-        """Applies all rules."""
-        self.values = values
-        self._given, self._settings, self._task = given, settings, task
-        self._end()
-        self._clients()
-        self._partition()
-        self._network()
-        self._scale()
-        self._client_training()
-        self._what_does_not_apply()
-        self._privacy()
-        self._references()
-        skew_settings.check(self.values, self._task)
-        self._places()
-
-    def _refuse(self, name: str, why: str) -> None:
-        """Refuses a setting if it is given."""
-        if name in self._given:
-            raise SettingError(name, self._given[name], why)
-
-    def _end(self) -> None:
-        if self.values["stop_at_target"] and not self.values["target_accuracies"]:
-            self._refuse("stop_at_target", "give target_accuracies, such as 0.6,0.7.")
-
-    def _clients(self) -> None:
-        values, given = self.values, self._given
-        num_clients, num_examples = values["num_clients"], self._task.num_train_examples
-        if num_examples is not None and num_clients > num_examples:
-            raise SettingError(
-                "num_clients",
-                num_clients,
-                f"the task {values['task']} has only {num_examples} training examples.",
-            )
-        if "participation" in given:
-            share = given["participation"]
+def _count(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None:
+    """Sets the numbers that follow from others, and what is off."""
+    _count_clients(values, given, tasks)
+    num_clients = values["num_clients"]
+    if "participation" in given:
+        share = given["participation"]
+        if "clients_per_round" in given:
             why = f"it contradicts participation={share:g}; give one."
-            self._refuse("clients_per_round", why)
-            per_round = max(1, round(share * num_clients))
-            values.update(clients_per_round=per_round, participation=None)
-        elif "clients_per_round" not in given:
-            values["clients_per_round"] = min(values["clients_per_round"], num_clients)
-        if values["clients_per_round"] > num_clients:
-            raise SettingError(
-                "clients_per_round",
-                values["clients_per_round"],
-                f"there are only {num_clients} clients (num_clients); give at most"
-                f" {num_clients}.",
-            )
-
-    def _partition(self) -> None:
-        values = self.values
-        is_drawn = values["partition"] not in (None, "split_file")
-        is_drawn |= skew_settings.change_examples(values)
-        if not (is_drawn or values["client_test_share"]):
-            self._refuse("partition_seed", "the split is given and needs no seed.")
-            values["partition_seed"] = None
-        if values["partition"] is None:  # The clients are the user's.
-            values["classes_per_client"] = values["split_file"] = None
-            return
-        scheme = partitions.PARTITIONS[values["partition"]]
-        needs = [each.needs for each in partitions.PARTITIONS.values()]
-        for name in dict.fromkeys(itertools.chain(*needs)):
-            if name not in values:
-                continue
-            if name not in scheme.needs:
-                what = name.replace("_", " ")
-                self._refuse(name, f"the partition {scheme.name} has no {what}.")
-                values[name] = None
-            elif values[name] is None:
-                why = f"it is missing; the partition {scheme.name} needs it."
-                raise SettingError(name, None, why)
-        num_domains = skew_settings.num_domains(values, self._task)
-        self._check_classes()
-        if "domains" not in scheme.needs or num_domains is None:
-            return
-        if not num_domains:
-            raise SettingError(
-                "partition",
-                scheme.name,
-                f"the task {values['task']} has no domains; choose another partition.",
-            )
-        if values["num_clients"] % num_domains:
-            raise SettingError(
-                "num_clients",
-                values["num_clients"],
-                f"the task {values['task']} has {num_domains} domains to train on, and"
-                f" the partition {scheme.name} needs a multiple of that.",
-            )
-
-    def _check_classes(self) -> None:
-        """Checks that the clients' classes are those of the task, and all of them."""
-        values, there = self.values, getattr(self._task, "num_classes", None)
-        each, clients = values["classes_per_client"], values["num_clients"]
-        if each is None or there is None or values["scale"] is not None:
-            return
-        if not each <= there <= each * clients:
-            why = (
-                f"the task {values['task']} has only {there} classes, and the {clients}"
-                f" clients, each with {each} different ones, must hold all."
-            )
-            raise SettingError("classes_per_client", each, why)
-
-    def _network(self) -> None:
-        values = self.values
-        if len(values["pixel_mean"]) != len(values["pixel_std"]):
-            raise SettingError(
-                "pixel_mean",
-                values["pixel_mean"],
-                f"there are {len(values['pixel_std'])} deviations (pixel_std); give as"
-                " many of both.",
-            )
-        network_settings.check(self._given, values)
-        if values["model"] is None:  # A Keras model, which is trained as it is.
-            values["projector"] = "none"
-            return
+            raise SettingError("clients_per_round", given["clients_per_round"], why)
+        per_round = max(1, round(share * num_clients))
+        values.update(clients_per_round=per_round, participation=None)
+    elif "clients_per_round" not in given:
+        values["clients_per_round"] = min(values["clients_per_round"], num_clients)
+    if values["model"] is not None and "norm" not in given:
         try:
             norms = model_names.norms_of(values["model"])
         except ValueError as error:  # A third-party model that cannot be loaded.
             raise SettingError("model", values["model"], str(error)) from error
-        if "norm" not in self._given and values["norm"] not in norms:
+        if values["norm"] not in norms:
             values["norm"] = norms[0]
+    if values["scale"] is not None:
+        scale = scale_lib.parse(values["scale"])
+        values.update(scale.settings(values, given))
+    values["max_gradient_norm"] = values["max_gradient_norm"] or None
+    are_tested = values["client_test_share"] or values["finetune_epochs"]
+    if values["client_evaluation"] is None and (
+        are_tested or values["process"] == catalogue.LOCAL
+    ):
+        values["client_evaluation"] = 0
 
-    def _scale(self) -> None:
-        values = self.values
-        if values["partition"] == "split_file":
-            why = "the partition split_file deals out all of a data set, never a part."
-            self._refuse("scale", why)
-            self._refuse("validation_share", why)
-        if values["scale"] is not None:
-            scale = scale_lib.parse(values["scale"])
-            values.update(scale.settings(values, self._given))
 
-    def _client_training(self) -> None:
-        values = self.values
-        if not values["max_gradient_norm"]:
-            values["max_gradient_norm"] = None
-        if not values["client_momentum"]:
-            if self._given.get("client_nesterov"):
-                self._refuse("client_nesterov", "it needs a client_momentum above 0.")
-            values["client_nesterov"] = False
-        rate: Any = values["client_learning_rate"]
-        if callable(rate):
-            for name in ("learning_rate_schedule", "client_learning_rates"):
-                why = "leave it out: client_learning_rate is a function of the round."
-                self._refuse(name, why)
-            try:
-                # Copies train at the rate of the round after the last one.
-                count = values["total_rounds"] + bool(values["finetune_epochs"])
-                rates = schedules.tabulated(rate, count)
-            except ValueError as error:
-                what = "client_learning_rate"
-                raise SettingError(what, "a function", str(error)) from error
-            values.update(
-                learning_rate_schedule="listed",
-                client_learning_rate=rates[0],
-                client_learning_rates=rates,
-            )
-        elif values["learning_rate_schedule"] == "listed":
-            rates = values["client_learning_rates"]
-            if not rates:
-                why = "it is missing; the listed schedule needs it."
-                raise SettingError("client_learning_rates", None, why)
-            if rate != rates[0]:
-                why = "client_learning_rates has the rate of each round; leave it out."
-                self._refuse("client_learning_rate", why)
-            values["client_learning_rate"] = rates[0]
-        for name, why in process_settings.missing_of_schedules(values):
-            raise SettingError(name, None, why)
-        work_settings.resolve(values, self._given)
+def _count_clients(
+    values: dict[str, Any], given: Mapping[str, Any], tasks: Any
+) -> None:
+    """Sets `num_clients` of the partition `natural`: all clients, unless it is given.
 
-    def _what_does_not_apply(self) -> None:
-        """Refuses given settings that do not apply; resets the others."""
-        values, task = self.values, self._task
-        for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
-            self._refuse(name, "synthetic_data takes the place of all data.")
-        are_tested = values["client_test_share"] or values["finetune_epochs"]
-        if are_tested and values["client_evaluation"] is None:
-            values["client_evaluation"] = 0
-        if values["target_model"] != "server" and not values["averages_all_clients"]:
-            why = "there is no such mean without averages_all_clients."
-            self._refuse("target_model", why)
-            values["target_model"] = "server"
-        for each in self._settings:
-            if task_settings.OPTION in each.tags and each.name not in task.options:
-                self._refuse(
-                    each.name, f"the task {values['task']} has no such option."
-                )
-            why_not = each.why_not_beside(values)
-            if why_not is None:
-                continue
-            # To switch off a setting that is off anyway is no contradiction.
-            if self._given.get(each.name) is not False or each.is_optional:
-                self._refuse(each.name, why_not)
-            values[each.name] = None if each.is_optional else each.default
+    Without the data's files it stays: `tasks.check_data` says what is missing.
+    """
+    if values["partition"] != "natural" or values["synthetic_data"]:
+        return
+    there = tasks.count_clients(values["task"], values)
+    count = values["num_clients"]
+    if there is None:
+        return
+    if "num_clients" not in given:
+        values["num_clients"] = there
+    elif count > there:
+        why = f"the data have {there} clients; give at most {there}."
+        raise SettingError("num_clients", count, why)
 
-    def _privacy(self) -> None:
-        values = self.values
-        if values["aggregator"] != "dp":
-            return
-        if values["client_weighting"] != "uniform":
-            self._refuse(
-                "client_weighting", "aggregator=dp takes the plain mean; leave it out."
-            )
-            values["client_weighting"] = "uniform"
-        if values["client_sampling"] != "fixed":
-            why = "aggregator=dp counts on cohorts of one size; leave it out."
-            self._refuse("client_sampling", why)
-            values["client_sampling"] = "fixed"
-        noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
-        if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
-            raise SettingError(
-                "dp_noise_multiplier",
-                noise,
-                f"adaptive clipping can have less than a tenth of the {cohort} clients"
-                " of a round; give more clients, or dp_clipping=fixed with a"
-                " dp_clip_norm.",
-            )
 
-    def _references(self) -> None:
-        """Leaves out what needs several clients with one model."""
-        values, process = self.values, self.values["process"]
-        if process not in catalogue.REFERENCES:
-            return
-        if values["aggregator"] != "mean":
-            why = f"process={process} averages no models; leave it out."
-            raise SettingError("aggregator", values["aggregator"], why)
-        left_out = (*catalogue.REFERENCES[process], "target_model")
-        for each in self._settings:
-            if each.name in left_out:
-                values[each.name] = None if each.is_optional else each.default
-        if process == "local" and values["client_evaluation"] is None:
-            values["client_evaluation"] = 0
-
-    def _places(self) -> None:
-        """Resolves the output directory and the address of Ray."""
-        values = self.values
-        if not values["output_dir"]:
-            self._refuse("output_dir", "give the name of a directory.")
-            (output_dir,) = (s for s in self._settings if s.name == "output_dir")
-            values["output_dir"] = output_dir.default
-        for name in ("process", "task", "seed"):
-            values["output_dir"] = values["output_dir"].replace(
-                f"{{{name}}}", str(values[name])
-            )
+def _place(
+    values: dict[str, Any], given: Mapping[str, Any], settings: Sequence[Setting]
+) -> None:
+    """Sets the output directory."""
+    if given.get("output_dir") == "":
+        raise SettingError("output_dir", "", "give the name of a directory.")
+    if not values["output_dir"]:
+        (output_dir,) = (s for s in settings if s.name == "output_dir")
+        values["output_dir"] = output_dir.default
+    for name in ("process", "task", "seed"):
+        shown = str(values[name])
+        values["output_dir"] = values["output_dir"].replace(f"{{{name}}}", shown)

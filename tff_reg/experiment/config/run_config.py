@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, runtime as runtime_lib
+from tff_reg import lazy, runtime, settings as settings_lib
 from tff_reg.experiment.config import (
     resolution,
     task_settings,
@@ -28,27 +28,23 @@ from tff_reg.settings import (
     Setting,
     SettingError,
     check_names,
+    conflicts,
+    needs,
     setting,
     settings_of,
     with_none_defaults,
+    wrong_when,
 )
 from tff_reg.training import aggregator_settings, process_settings
 
 # Headings of the help, in their order.
 FILES = "Evaluation and files"
-WHERE = "Where clients run"
 HYPERPARAMETERS = "Hyperparameters of the methods"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
 # Settings on which a run's numbers do not depend.
-_read_off = functools.partial(_of_files, tags=(process_settings.NO_EFFECT_ON_RESULTS,))
-_of_where = functools.partial(setting, group=WHERE)
-_of_machine = functools.partial(
-    _of_where, tags=(process_settings.NO_EFFECT_ON_RESULTS,)
-)
-_RAY = {"runtime": ("ray",)}
-_DEFAULTS = runtime_lib.Options
+_read_off = functools.partial(_of_files, tags=(settings_lib.NO_EFFECT,))
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -56,7 +52,7 @@ _GROUPS = (
     process_settings.SERVER,
     task_settings.DATA,
     FILES,
-    WHERE,
+    runtime.WHERE,
     HYPERPARAMETERS,
 )
 
@@ -67,61 +63,13 @@ TASK, EACH = resolution.TASK, resolution.EACH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RuntimeSettings:
-    """The settings of the runtime; see `tff_reg.runtime.running`."""
-
-    runtime: str = _of_where(
-        "in_process", help="where the clients run", choices=runtime_lib.KINDS
-    )
-    devices: Optional[tuple[str, ...]] = _of_machine(
-        None,
-        help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
-        only_with={"runtime": ("in_process",)},
-    )
-    clients_in_parallel: Optional[int] = _of_machine(
-        None,
-        help="clients at a time on each device; ray: in total",
-        minimum=1,
-    )
-    require_gpu: bool = _of_machine(
-        False,
-        help="fail if there is no GPU",
-        only_with={"runtime": ("in_process", "ray")},
-    )
-    ray_address: Optional[str] = _of_machine(
-        None,
-        help="ray: host:port of the head node, or auto on a node of the cluster; by"
-        " default Ray is started on this machine for the run",
-        only_with=_RAY,
-    )
-    gpus_per_client: float = _of_machine(
-        _DEFAULTS.gpus_per_client,
-        help="ray: the fraction of a GPU that a client takes, if there are GPUs",
-        minimum=0,
-        maximum=1,
-        only_with=_RAY,
-    )
-    cpus_per_client: float = _of_machine(
-        _DEFAULTS.cpus_per_client,
-        help="ray: the CPUs that a client takes",
-        above=0,
-        only_with=_RAY,
-    )
-    data_on_nodes: bool = _of_machine(
-        False,
-        help="ray: whether each node loads the data itself instead of receiving it",
-        only_with=_RAY,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 @with_none_defaults
 class RunConfig(
     aggregator_settings.AggregatorSettings,
     process_settings.ProcessSettings,
     task_settings.TaskSettings,
     work_settings.WorkSettings,
-    RuntimeSettings,
+    runtime.RuntimeSettings,
 ):
     """A request for a run; a setting that is not given is None.
 
@@ -141,7 +89,7 @@ class RunConfig(
         (),
         help="Python files with methods of your own, such as mine.py",
         placeholder="FILE",
-        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
+        tags=(settings_lib.NO_EFFECT,),
     )
     recipe: Optional[str] = _of_what(
         None,
@@ -157,7 +105,16 @@ class RunConfig(
         tags=(SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(
-        16, help="clients that take part in a round", minimum=1
+        16,
+        help="clients that take part in a round",
+        minimum=1,
+        rules=(
+            wrong_when(
+                lambda clients_per_round, num_clients: clients_per_round > num_clients,
+                "there are only {num_clients} clients (num_clients); give at most"
+                " {num_clients}.",
+            ),
+        ),
     )
     participation: Optional[float] = _of_rounds(
         None,
@@ -172,6 +129,11 @@ class RunConfig(
         " independent includes each client with probability clients_per_round /"
         " num_clients",
         choices=("fixed", "independent"),
+        rules=(
+            conflicts(
+                "aggregator", "dp", why="counts on cohorts of one size", then="fixed"
+            ),
+        ),
     )
     rounds_per_evaluation: int = _of_files(
         1, help="number of rounds between two tests of the global model", minimum=1
@@ -189,12 +151,16 @@ class RunConfig(
         help="client_evaluation: measures also copies of the global model that each"
         " client trained for so many more epochs on its own examples",
         minimum=1,
+        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
     )
     drift: bool = _of_files(
         False,
         help="measures in each round how far the clients' updates drift apart: norm,"
         " cosine to their mean, divergence, of all weights and of each block",
-        only_with={"aggregator": ("mean",)},
+        rules=(
+            conflicts("process", *catalogue.REFERENCES, is_quiet=True),
+            needs("aggregator", "mean"),
+        ),
     )
     accuracy_at_rounds: tuple[int, ...] = _read_off(
         (),
@@ -219,26 +185,37 @@ class RunConfig(
         help="whose accuracy must reach a target: the server model's, or that of the"
         " mean of all clients' latest models",
         choices=("server", "all_clients"),
+        rules=(
+            conflicts("process", *catalogue.REFERENCES, is_quiet=True),
+            needs("averages_all_clients"),
+        ),
     )
     stop_at_target: bool = _of_rounds(
         False,
         help="end the run once the largest of target_accuracies is reached",
+        rules=(
+            conflicts("process", catalogue.LOCAL, is_quiet=True),
+            needs("target_accuracies", why="give target_accuracies, such as 0.6,0.7."),
+        ),
     )
     patience: Optional[int] = _of_rounds(
         None,
         help="rounds without a better accuracy, on held-out examples if there is a"
         " validation_share and else on the test set, after which the run ends",
         minimum=1,
+        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
     )
     keep_best: bool = _of_files(
-        False, help="also keep the model of the round with the best test accuracy"
+        False,
+        help="also keep the model of the round with the best test accuracy",
+        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
     )
     debug_eager: bool = _of_what(
         False,
         help="hooks of methods run without tracing, so that print and breakpoint() work"
         " in them; slow",
-        only_with={"runtime": ("in_process",)},
-        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
+        rules=(needs("runtime", "in_process"),),
+        tags=(settings_lib.NO_EFFECT,),
     )
     rounds_per_checkpoint: int = _read_off(
         1,

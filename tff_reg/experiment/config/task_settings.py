@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
 from tff_reg.data import augmentation as augmentation_lib, keys, partitions
-from tff_reg.experiment.config import network_settings, skew_settings
-from tff_reg.models import names
-from tff_reg.settings import check, setting
+from tff_reg.models import names, weight_files
+from tff_reg.settings import (
+    KEPT,
+    NO_EFFECT,
+    Rule,
+    check,
+    conflicts,
+    needs,
+    off_when,
+    setting,
+    wrong_when,
+)
 from tff_reg.training import process_settings
 
 # Headings of the help.
@@ -24,18 +35,171 @@ _of_data = functools.partial(setting, group=DATA)
 # Name in `config.json` of the task of arrays that were given from Python.
 OWN_DATA = "own_data"
 
-# Tag of settings that not all tasks have.
-OPTION = "option of tasks"
+# Skews of the clients' own examples, which `tff_reg.data.skews` makes.
+OF_CLIENTS = ("feature_noise", "rotations", "hues", "label_noise")
+
+# Rule of settings that not all tasks have.
+OPTION = off_when(
+    lambda name, of_task: name not in of_task.options,
+    "the task {task} has no such option.",
+    then=KEPT,
+)
+# The values of a method or a task stay: the network or the task does without.
+_OF_NETWORKS = off_when(
+    lambda model: model is None or model in (*names.OF_KIND, *names.KERAS_NAMES),
+    "it is for our networks, and the model is of Keras; leave it out.",
+    then=KEPT,
+)
+# The user's model is checked when its inputs are known.
+_OF_IMAGES = off_when(
+    lambda model, of_task: model is not None and of_task.kind != names.IMAGES,
+    "it is for images, and the task {task} has {of_task.kind}.",
+    then=KEPT,
+)
+_OF_LAYERS = off_when(
+    lambda model: model is None,
+    "set trainable=False on layers of the Keras model instead.",
+)
+# For settings that take examples away before the partition.
+_OF_ALL_DATA = conflicts(
+    "partition", "split_file", why="deals out all of a data set, never a part"
+)
+_NO_DATA = conflicts("synthetic_data", why="takes the place of all data", then=KEPT)
+_AS_MANY = wrong_when(
+    lambda pixel_mean, pixel_std: len(pixel_mean) != len(pixel_std),
+    "give as many numbers for pixel_mean as for pixel_std.",
+)
+
+
+def _domains_left(partition: str, num_clients: int, test_domains: Any, of_task: Any):
+    if partition not in partitions.needing("domains") or of_task.num_domains is None:
+        return None
+    left = of_task.num_domains - len({*test_domains})
+    return left and num_clients % left and left
+
+
+def _of_partitions(name: str, example: str) -> Rule:
+    return needs("partition", *partitions.needing(name), example=example)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings):
+class TaskSettings(process_settings.PopulationSettings):
     """The settings of a task.
 
     None for `model`, `norm`, `augmentation` or `image_size`, and an empty `pixel_mean`
-    or `pixel_std`, stand for the task's own value.
+    or `pixel_std`, stand for the task's own value. A list of numbers by client begins
+    anew after its end.
     """
 
+    test_domains: tuple[str, ...] = _of_data(
+        (),
+        help="domains, such as sketch,photo, that nobody trains on: the model is tested"
+        " on all their examples in place of the test set",
+        placeholder="NAME",
+        rules=(
+            _OF_ALL_DATA,
+            wrong_when(
+                lambda of_task: of_task.num_domains == 0,
+                "the task {task} has no domains.",
+            ),
+            wrong_when(
+                lambda test_domains, of_task: (
+                    len({*test_domains}) >= (of_task.num_domains or math.inf)
+                ),
+                "it leaves no domain to train on.",
+            ),
+            wrong_when(
+                lambda client_evaluation, client_test_share: (
+                    client_evaluation is not None and not client_test_share
+                ),
+                "clients have no examples of these domains to be measured on; give"
+                " client_test_share, such as 0.2, too.",
+            ),
+        ),
+    )
+    imbalance_factor: Optional[float] = _of_data(
+        None,
+        help="long tail (CIFAR-LT): training examples of the first class over those of"
+        " the last; class c of C keeps n * factor^(-c / (C - 1))",
+        minimum=1,
+        rules=(_OF_ALL_DATA,),
+    )
+    feature_noise: Optional[float] = _of_data(
+        None,
+        help="Gaussian noise on the clients' images: client i of N has the deviation"
+        " feature_noise * i / N of the pixels' range (of float32 images, 1)",
+        above=0,
+        rules=(_OF_IMAGES,),
+    )
+    rotations: tuple[int, ...] = _of_data(
+        (),
+        help="rotation of each client's images in degrees, such as 0,90,180,270: client"
+        " i has the i-th, and after the last the first again",
+        choices=(0, 90, 180, 270),
+        rules=(_OF_IMAGES,),
+    )
+    hues: tuple[float, ...] = _of_data(
+        (),
+        help="rotation of each client's hues (HSV) in degrees, such as 0,120,240,"
+        " likewise",
+        minimum=0,
+        below=360,
+        keeps_whole=True,
+        rules=(
+            _OF_IMAGES,
+            wrong_when(
+                lambda of_task: (of_task.image_shape or [3])[-1] != 3,
+                "the task {task} has no colours.",
+            ),
+        ),
+    )
+    label_noise: tuple[float, ...] = _of_data(
+        (),
+        help="share of each client's training labels that are wrong, drawn uniformly"
+        " from the other classes: one for all, or a list such as 0,0.2,0.4 likewise",
+        minimum=0,
+        below=1,
+    )
+    train: tuple[str, ...] = _of_data(
+        (),
+        help="patterns of the names of the weights that train, such as"
+        " classifier,*/gamma; all others are frozen: constants that are sent once",
+        placeholder="PATTERN",
+        rules=(_OF_LAYERS,),
+    )
+    freeze: tuple[str, ...] = _of_data(
+        (),
+        help="patterns of the names of the weights that are frozen, such as stage1",
+        placeholder="PATTERN",
+        rules=(_OF_LAYERS,),
+    )
+    initial_weights: Optional[str] = _of_data(
+        None,
+        help="file of weights to begin with: final_weights.npz, Keras's .keras,"
+        " .weights.h5 or .h5, or a PyTorch state_dict as .npz",
+        placeholder="FILE",
+        rules=(
+            wrong_when(
+                lambda initial_weights: (
+                    not initial_weights.endswith(weight_files.SUFFIXES)
+                ),
+                f"give a file {', '.join(weight_files.SUFFIXES)}; PyTorch's state_dict"
+                " is saved as one by numpy.savez(file, **{{name: value.cpu().numpy()"
+                " for name, value in model.state_dict().items()}}).",
+            ),
+            wrong_when(
+                lambda initial_weights: not os.path.isfile(initial_weights),
+                "there is no such file.",
+            ),
+        ),
+    )
+    mixed_precision: Optional[str] = _of_data(
+        None,
+        help="data type of convolutions and matrix products; weights and sums stay"
+        " float32",
+        choices=("bfloat16",),
+        rules=(_OF_NETWORKS,),
+    )
     task: str = setting("digits", group=WHAT, help="data set and model")
     seed: int = setting(
         0,
@@ -51,6 +215,16 @@ class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings)
         " same while seed varies; by default seed",
         minimum=0,
         maximum=keys.LARGEST_SEED,
+        rules=(
+            off_when(
+                lambda partition, client_test_share, values: (
+                    partition in (None, "split_file")
+                    and not client_test_share
+                    and not change_examples(values)
+                ),
+                "the split is given and needs no seed.",
+            ),
+        ),
     )
     scale: Optional[str] = setting(
         None,
@@ -59,6 +233,7 @@ class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings)
         " epochs and examples; or tiny, a smoke test with one round of two clients with"
         " 12 examples each, in batches of 4, unless other flags say otherwise",
         placeholder="X",
+        rules=(_OF_ALL_DATA,),
     )
     validation_share: Optional[float] = _of_data(
         None,
@@ -66,6 +241,7 @@ class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings)
         " is tested on them in place of the test set",
         above=0,
         below=1,
+        rules=(_OF_ALL_DATA,),
     )
     client_test_share: Optional[float] = _of_data(
         None,
@@ -75,80 +251,171 @@ class TaskSettings(network_settings.NetworkSettings, skew_settings.SkewSettings)
         below=1,
     )
     partition: str = _of_data(
-        "iid", help="how the data are split among clients", choices=partitions.names()
+        "iid",
+        help="how the data are split among clients",
+        choices=partitions.names(),
+        rules=(
+            wrong_when(
+                lambda partition, of_task: (
+                    partition in partitions.needing("domains")
+                    and of_task.num_domains == 0
+                ),
+                "the task {task} has no domains; choose another partition.",
+            ),
+            wrong_when(
+                _domains_left,
+                "the task {task} has {found} domains to train on, and num_clients="
+                "{num_clients} must be a multiple of that.",
+            ),
+        ),
     )
     concentration: Optional[float] = _of_data(
-        None, help="alpha of a Dirichlet partition", above=0
+        None,
+        help="alpha of a Dirichlet partition",
+        above=0,
+        rules=(_of_partitions("concentration", "0.3"),),
     )
     classes_per_client: Optional[int] = _of_data(
         None,
         help="classes of a client in the partitions shards and shards_dirichlet",
         minimum=1,
+        rules=(
+            _of_partitions("classes_per_client", "2"),
+            wrong_when(
+                lambda classes_per_client, num_clients, scale, of_task: (
+                    scale is None
+                    and of_task.num_classes is not None
+                    and not 1 <= of_task.num_classes / classes_per_client <= num_clients
+                ),
+                "the task {task} has only {of_task.num_classes} classes, and the"
+                " {num_clients} clients, each with {classes_per_client} different ones,"
+                " must hold all.",
+            ),
+        ),
     )
     split_file: Optional[str] = _of_data(
         None,
         help="file that the partition split_file reads",
         placeholder="FILE",
-        tags=(process_settings.NO_EFFECT_ON_RESULTS,),
+        tags=(NO_EFFECT,),
+        rules=(_of_partitions("split_file", "clients.json"),),
     )
-    model: Optional[str] = _of_data(None, help="network", choices=names.ALL_NAMES)
+    model: Optional[str] = _of_data(
+        None,
+        help="network",
+        choices=names.ALL_NAMES,
+        rules=(
+            wrong_when(
+                lambda model, of_task: (
+                    names.kind_of(model) != of_task.kind
+                    and ", ".join(names.of_kind(of_task.kind))
+                ),
+                "the task {task} has {of_task.kind}; give one of {found}.",
+            ),
+        ),
+    )
     norm: Optional[str] = _of_data(
-        None, help="normalisation layers of the network", choices=names.NORM_NAMES
+        None,
+        help="normalisation layers of the network",
+        choices=names.NORM_NAMES,
+        rules=(
+            _OF_IMAGES,
+            _OF_NETWORKS,
+        ),
     )
     projector: str = _of_data(
-        "none", help="layers before the classifier", choices=names.PROJECTOR_NAMES
+        "none",
+        help="layers before the classifier",
+        choices=names.PROJECTOR_NAMES,
+        rules=(
+            off_when(
+                lambda model, of_task: model is None or of_task.kind != names.IMAGES,
+                "it is for our networks for images.",
+                then="none",
+            ),
+            _OF_NETWORKS,
+        ),
     )
     augmentation: Optional[str] = _of_data(
         None,
         help="augmentation of the training images",
         choices=augmentation_lib.RECIPE_NAMES,
+        rules=(_OF_IMAGES,),
     )
     pixel_mean: tuple[float, ...] = _of_data(
         (),
         help="mean of the normalisation, of pixels in 0 to 1: one number, or one for a"
         " channel; by default the task's",
+        rules=(
+            _OF_IMAGES,
+            _AS_MANY,
+        ),
     )
     pixel_std: tuple[float, ...] = _of_data(
-        (), help="standard deviations of the normalisation, likewise", above=0
+        (),
+        help="standard deviations of the normalisation, likewise",
+        above=0,
+        rules=(
+            _OF_IMAGES,
+            _AS_MANY,
+        ),
     )
     image_size: Optional[int] = _of_data(
         None,
         help="height and width of the images, for tasks with images of any size",
         minimum=8,
-        tags=(OPTION,),
+        rules=(OPTION,),
     )
     class_list: Optional[str] = _of_data(
         None,
         help="file that names the classes of imagenet200",
         placeholder="FILE",
-        tags=(OPTION,),
+        rules=(
+            _NO_DATA,
+            OPTION,
+        ),
     )
     label_column: Optional[str] = _of_data(
-        None, help="column of a table's classes; by default label", tags=(OPTION,)
+        None,
+        help="column of a table's classes; by default label",
+        rules=(OPTION,),
     )
     client_column: Optional[str] = _of_data(
-        None, help="column of a table's clients; by default client", tags=(OPTION,)
+        None,
+        help="column of a table's clients; by default client",
+        rules=(OPTION,),
     )
     vocabulary_size: Optional[int] = _of_data(
         None,
         help="number of the most frequent words that a text task tells apart",
         minimum=1,
-        tags=(OPTION,),
+        rules=(OPTION,),
     )
     sequence_length: Optional[int] = _of_data(
         None,
         help="number of words or characters that the model of a text task reads",
         minimum=1,
-        tags=(OPTION,),
+        rules=(OPTION,),
     )
     synthetic_data: bool = _of_data(
-        False, help="random images of the task's shape in place of its data"
+        False,
+        help="random images of the task's shape in place of its data",
+        rules=(
+            wrong_when(
+                lambda partition: partition == "natural",
+                "random images have no clients; choose another partition than natural.",
+            ),
+        ),
     )
     data_dir: Optional[str] = _of_data(
         None,
         help="directory of the data set",
         placeholder="DIR",
-        tags=(OPTION, process_settings.NO_EFFECT_ON_RESULTS),
+        tags=(NO_EFFECT,),
+        rules=(
+            _NO_DATA,
+            OPTION,
+        ),
     )
 
     @property
@@ -165,3 +432,8 @@ def seed_of_split(settings: Mapping[str, Any]) -> int:
     """Returns the seed of the split into clients, of settings by name."""
     seed = settings.get("partition_seed")
     return settings["seed"] if seed is None else seed
+
+
+def change_examples(values: Mapping[str, Any]) -> bool:
+    """Whether the seed of the split decides the clients' examples themselves."""
+    return any(values.get(name) for name in ("imbalance_factor", *OF_CLIENTS))

@@ -17,7 +17,7 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
-from tff_reg.settings import as_text
+from tff_reg.settings import as_text, ignored_settings, settings_of
 
 _WIDTH = 88
 # Settings that name a run, or only add evaluations and files.
@@ -102,15 +102,17 @@ def of(
         for name, (first, *_) in groups.items()
     }
     owned = {name: _names_of_methods(config) for name, config in firsts.items()}
+    ignored = {
+        group: ignored_settings(settings_of(config_lib.RunConfig), config)
+        for group, config in firsts.items()
+    }
     common, differences = {}, {}
     for name in (*_SETTINGS, *_RECORDED):
         values = {g: config[name] for g, config in firsts.items() if name in config}
         free = {
             group: value
             for group, value in values.items()
-            if name not in owned[group]
-            and name
-            not in catalogue.REFERENCES.get(firsts[group].get("process", ""), ())
+            if name not in owned[group] and name not in ignored[group]
         }
         distinct = {as_text(v): v for v in (free or values).values()}
         if len(distinct) == 1:

@@ -8,13 +8,19 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import data, files, interruption, lazy, runtime, training
+from tff_reg import (
+    data,
+    files,
+    interruption,
+    lazy,
+    runtime,
+    training,
+)
 from tff_reg.data import digests, sampling
 from tff_reg.experiment.config import identity, resolution, work_settings
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
     RunConfig,
-    RuntimeSettings,
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
@@ -37,7 +43,8 @@ from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np, tff
 from tff_reg.methods import catalogue, method as method_lib
-from tff_reg.settings import SettingError
+from tff_reg.settings import SettingError, ignored_settings, settings_of
+from tff_reg.training.aggregator_settings import AggregatorSettings
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
@@ -109,8 +116,8 @@ class CheckedRun:
         if not writes:
             self.config = dataclasses.replace(self.config, output_dir=None)
         trackers.of(self.config.track)
-        without = catalogue.REFERENCES.get(self.config.process, ())
-        self._without = [name for name in without if getattr(config, name)]
+        ignored = ignored_settings(settings_of(config), vars(self.config))
+        self._without = [name for name in ignored if getattr(config, name)]
         self.values = self.config.dump()
         self.tasks = tasks
         self.directory: Optional[directory_lib.RunDirectory] = None
@@ -265,7 +272,7 @@ class CheckedRun:
 @contextlib.contextmanager
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """Starts the runtime that a run asks for, for the body of a `with` statement."""
-    options = config.part(RuntimeSettings)
+    options = config.part(runtime.RuntimeSettings)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(runtime.running(options.pop("runtime"), **options))
@@ -295,8 +302,11 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     mean_examples = float(np.mean(sizes))
     settings = config
     if "model_aggregator" not in arguments:
+        of_means = config.part(AggregatorSettings)
         arguments["model_aggregator"] = training.aggregators.build_model_aggregator(
-            **config.aggregation(), clients_per_round=config.clients_per_round
+            of_means.pop("aggregator"),
+            clients_per_round=config.clients_per_round,
+            **of_means,
         )
     if config.process == "central":
         mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.runtime import devices
-from tff_reg.settings import Setting
+from tff_reg.settings import Setting, needs
 
 LOCAL, RAY = PLACES = ("local", "ray")
-_IN_RAY = {"jobs_on": (RAY,)}
+_IN_RAY = (needs("jobs_on", RAY),)
 JOBS = Setting(
     "jobs",
     int,
@@ -47,16 +47,14 @@ SETTINGS = (
         "where runs take place: on this machine, or as tasks of Ray (--ray_address)",
         choices=PLACES,
     ),
-    Setting(
-        "cpus_per_job", int, 1, "Ray: cores of a run", minimum=1, only_with=_IN_RAY
-    ),
+    Setting("cpus_per_job", int, 1, "Ray: cores of a run", minimum=1, rules=_IN_RAY),
     Setting(
         "gpus_per_job",
         float,
         0.0,
         "Ray: GPUs of a run; may be a fraction",
         minimum=0,
-        only_with=_IN_RAY,
+        rules=_IN_RAY,
     ),
     LIST_COMMANDS,
 )

@@ -21,8 +21,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError, as_text, near_names
-from tff_reg.training import process_settings
+from tff_reg.settings import NO_EFFECT, Setting, SettingError, as_text, near_names
 
 # Stands for every method.
 ALL = "all"
@@ -204,7 +203,7 @@ def read_values(
                 if not is_known or name in fixed or known[name].is_tuple:
                     near = "" if is_known else near_names(name, [*known])
                     why = f"{name} is not a setting that can vary{near}"
-                elif process_settings.NO_EFFECT_ON_RESULTS in known[name].tags:
+                elif NO_EFFECT in known[name].tags:
                     why = f"results do not depend on {name}"
                 elif name in group:
                     why = f"{name} is twice in {part}; join its values by commas"
