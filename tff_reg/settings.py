@@ -28,8 +28,14 @@ from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
 _METADATA = "tff_reg"
-# Tag of settings on which a run's numbers do not depend.
-NO_EFFECT = "free"
+# Tags of settings: on which a run's numbers do not depend; which change a summary only;
+# which are paths of files; whose number of rounds is scaled down with all rounds;
+NO_EFFECT, SUMMARY, FILE, ROUND = "free", "summary", "file", "round"
+# which the first lines of a run say; which `bin/run --help` lists; which name a run or
+# add measures to it, and are no part of a protocol;
+HEADER, KEY, ASIDE = "header", "key", "aside"
+# which compared runs have in common; which are the data and the clients of a run.
+COMMON, SETUP = "common", "setup"
 # The largest number of characters of a value in an error.
 _LONGEST_SHOWN = 200
 # The largest int32 and float32: the bounds of settings that name no maximum.
@@ -407,6 +413,11 @@ def _settings_of_class(owner: type) -> tuple[Setting, ...]:
         known = {**derived, **field.metadata[_METADATA]}
         result.append(Setting(field.name, type_, **known))
     return tuple(result)
+
+
+def tagged(owner: Any, *tags: str) -> tuple[str, ...]:
+    """Returns the names of the settings that have one of some tags."""
+    return tuple(s.name for s in settings_of(owner) if {*tags} & {*s.tags})
 
 
 def check(instance: Any, prefix: str = "") -> None:

@@ -76,7 +76,7 @@ def test_data_that_changed_in_their_place_are_noticed(ran):
     experiment.run(again, progress=progress.Silence())
     assert look(ran)["rounds"] == 1
     write_arrays(ran["data_dir"], labels=np.zeros(20, int))
-    with pytest.raises(experiment.DirectoryError, match="is of other data"):
+    with pytest.raises(experiment.DirectoryError, match="differs in the data"):
         experiment.run(again, progress=progress.Silence())
 
 
@@ -132,7 +132,7 @@ def test_a_run_on_other_data_is_refused(ran, tmp_path):
     for name, count in (("labels", 20), ("test_labels", 4)):
         zeros = {name: np.zeros(count, int)}
         path = write_arrays(tmp_path / f"{name}.npz", **zeros)
-        cases.append(({"data_dir": path}, "of other data"))
+        cases.append(({"data_dir": path}, "differs in the data"))
     for (other, words), total_rounds in zip(cases, (1, 2, 1), strict=True):
         asked = {**ran, **other, "total_rounds": total_rounds}
         config = experiment.RunConfig.of(asked)

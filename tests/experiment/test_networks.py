@@ -72,7 +72,7 @@ def test_a_run_begins_with_the_weights_of_another_and_keeps_the_frozen_ones(
         result.model.predict(x), read_predictions(trained.load(where), x)
     )
     np.savez(file, **{name: value + 1 for name, value in before.items()})
-    with pytest.raises(experiment.DirectoryError, match="other initial weights"):
+    with pytest.raises(experiment.DirectoryError, match="in the initial weights"):
         _run(where, **given, total_rounds=3)
 
 

@@ -28,7 +28,7 @@ from tff_reg.experiment.series import (
     plan as series,
     tuning,
 )
-from tff_reg.settings import Setting, SettingError
+from tff_reg.settings import SUMMARY, Setting, SettingError, tagged
 
 _COMMAND = "bin/compare"
 _RUN_DIRS = Setting(
@@ -58,13 +58,7 @@ _OWN = (
     Setting("title", str, None, "title of the pictures"),
 )
 # The settings that may be given with finished runs.
-_OF_TABLES = (
-    "accuracy_at_rounds",
-    "target_accuracies",
-    "target_measure",
-    "target_model",
-    "output_dir",
-)
+_OF_TABLES = (*tagged(experiment.RunConfig, SUMMARY), "output_dir")
 _USAGE = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N] --output_dir=DIR [flags]
 bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]

@@ -10,6 +10,7 @@ from tff_reg.commands import command_line
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import comparison
 from tff_reg.experiment.rounds import description, runs
+from tff_reg.settings import KEY, tagged
 
 _USAGE = """\
 bin/run --process=NAME[+NAME...] [flags]
@@ -18,20 +19,13 @@ Trains a model by federated learning and writes metrics, plot, weights and check
 to a directory. The same command again resumes. Settings that are not given come from
 the method's paper or code, the task, or the brackets below, in this order.
 """
-# The settings that `--help` lists.
-_KEY = (
-    *("process", "task", "data_dir", "model", "num_clients", "partition"),
-    *("concentration", "clients_per_round", "total_rounds", "local_epochs"),
-    *("batch_size", "client_learning_rate", "seed", "scale", "output_dir"),
-    *("overwrite", "recipe", "plugin"),
-)
 
 
 @command_line.command
 def main(argv, stop):
     """Carries out the run that the flags describe."""
     given = flags.FlagValues()
-    command_line.define_flags(given, key=_KEY)
+    command_line.define_flags(given, key=tagged(experiment.RunConfig, KEY))
     command_line.parse(argv, given, _USAGE)
     verbose = command_line.be_quiet(given)
     try:

@@ -1,4 +1,4 @@
-"""Digests of examples, of their split and of functions, by which runs are compared.
+"""Digests of examples, of their split and of models, by which runs are compared.
 
 Those of examples are computed from the arrays in memory, so the location of the files
 does not matter. SHA-256 takes about a second for two gigabytes.
@@ -30,14 +30,16 @@ DATA, DEALT = "digest_of_data", "digest_of_split"
 KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # That of the initial weights of our networks that are from a file.
 INITIAL_WEIGHTS = "digest_of_initial_weights"
-# The same of the user's functions, which are the arguments of these names.
-FUNCTIONS = {
-    f"digest_of_{n}": n for n in ("sample_fn", "client_dataset_fn", "evaluate")
+# What they are of, in words.
+WORDS = {
+    DATA: "data",
+    DEALT: "split of the data into clients",
+    INITIAL_WEIGHTS: "initial weights from a file",
+    **dict.fromkeys((KERAS_MODEL, "keras_blocks", "keras_loss"), "Keras model"),
+    KERAS_WEIGHTS: "initial weights of the Keras model",
 }
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STANDARD = frozenset(sys.stdlib_module_names)
-# The digests of functions before a training, by those after it.
-_BEFORE: dict[str, str] = {}
 
 
 def together(parts: Mapping[str, str]) -> str:
@@ -74,20 +76,9 @@ def of_tests(x: Any, y: Any, subsets: Mapping[str, Any]) -> dict[str, str]:
     return {TEST_EXAMPLES: of_examples(x, y, *masks, *names)}
 
 
-def of_function(function: Any) -> str:
-    """Returns the digest of a function's code and of the values that it computes with.
-
-    They are its defaults, the values that it closes over, the globals that it names
-    and the attributes of a callable object; and theirs. Installed packages are taken
-    by their names. Several functions are a tuple.
-    """
-    found = _short(_content(function, {}))
-    return _BEFORE.get(found, found)
-
-
-def has_run(function: Any, digest: str) -> None:
-    """Keeps a function's digest, whatever the function collected in a training."""
-    _BEFORE[_short(_content(function, {}))] = digest
+def of_value(value: Any) -> str:
+    """Returns the digest of a value, as of a Keras model's parts and their code."""
+    return _short(_content(value, {}))
 
 
 def described(value: Any) -> str:
@@ -165,7 +156,7 @@ def _parts(value: Any) -> Any:
     if hasattr(value, "__wrapped__"):  # A `tf.function`, or one with a cache.
         return (value.__wrapped__,)
     if hasattr(value, "digests"):  # Client data, whose other attributes may differ.
-        return value.digests, getattr(value, "functions", ())
+        return (value.digests,)
     if hasattr(value, "__array__"):
         array = np.asarray(value)
         return array.ravel().tolist() if array.dtype.hasobject else [of_examples(array)]

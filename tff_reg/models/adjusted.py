@@ -123,7 +123,7 @@ class AdjustedModelFn:
             }
             values, self.said = weight_files.fit(initial_weights, shapes, flattened)
             self.digests = {
-                digests.INITIAL_WEIGHTS: digests.of_function(
+                digests.INITIAL_WEIGHTS: digests.of_value(
                     {name: digests.of_examples(each) for name, each in values.items()}
                 )
             }

@@ -22,10 +22,10 @@ def digest(model: Any) -> str:
         (type(each), digests.of_config(each), digests.values_of(each))
         for each in keras_internals.layers_of(model)
     ]
-    text = digests.of_config(model) + digests.of_function(parts)
+    text = digests.of_config(model) + digests.of_value(parts)
     if getattr(model, "compiled", True) and getattr(model, "loss", None) is not None:
         config = getattr(model, "get_compile_config", dict)() or {}
-        text += digests.of_function((model.loss, config.get("loss_weights")))
+        text += digests.of_value((model.loss, config.get("loss_weights")))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

@@ -88,8 +88,8 @@ class KerasModelFn:
         """The digests of the Keras model, its weights, its loss and its blocks."""
         blocks = [p.model and digests.of_config(p.model) for p in self.plan.parts]
         return {
-            "keras_loss": digests.of_function(self._loss_fn),
-            "keras_blocks": digests.of_function(blocks),
+            "keras_loss": digests.of_value(self._loss_fn),
+            "keras_blocks": digests.of_value(blocks),
             digests.KERAS_MODEL: keras_copies.digest(self.plan.model),
             digests.KERAS_WEIGHTS: digests.of_examples(*self.plan.values),
         }

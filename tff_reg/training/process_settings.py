@@ -14,6 +14,10 @@ from typing import Any, Optional
 from tff_reg import settings as settings_lib
 from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import (
+    ASIDE,
+    KEY,
+    ROUND,
+    SETUP,
     SettingError,
     check,
     conflicts,
@@ -87,6 +91,7 @@ class PopulationSettings:
                 " examples.",
             ),
         ),
+        tags=(KEY, SETUP),
     )
 
 
@@ -104,6 +109,7 @@ class ProcessSettings(PopulationSettings):
                 "the cosine schedule needs the number of all rounds: give it.",
             ),
         ),
+        tags=(KEY,),
     )
     local_epochs: float = _of_clients(
         5,
@@ -116,6 +122,7 @@ class ProcessSettings(PopulationSettings):
             _OF_CLIENT_DATA,
             _replaced_by("local_steps", why=_ALL_ALIKE),
         ),
+        tags=(KEY,),
     )
     local_steps: Optional[int] = _of_clients(
         None,
@@ -124,7 +131,11 @@ class ProcessSettings(PopulationSettings):
         rules=(_OF_CLIENT_DATA,),
     )
     batch_size: int = _of_clients(
-        50, help="examples per local step", minimum=1, rules=(_OF_CLIENT_DATA,)
+        50,
+        help="examples per local step",
+        minimum=1,
+        rules=(_OF_CLIENT_DATA,),
+        tags=(KEY,),
     )
     drop_remainder: bool = _of_clients(
         False,
@@ -164,6 +175,7 @@ class ProcessSettings(PopulationSettings):
         help="initial learning rate of the clients' optimiser",
         above=0,
         rules=(_OF_CLIENTS,),
+        tags=(KEY,),
     )
     learning_rate_schedule: str = _of_clients(
         "constant",
@@ -188,12 +200,14 @@ class ProcessSettings(PopulationSettings):
         help="rounds, such as 50,75, after which the step schedule decays",
         minimum=1,
         rules=(needs("learning_rate_schedule", "step", example="50,75"),),
+        tags=(ROUND,),
     )
     warmup_rounds: int = _of_clients(
         0,
         help="first rounds in which the client learning rate grows evenly to that of"
         " the schedule",
         minimum=0,
+        tags=(ROUND,),
     )
     client_learning_rates: Optional[tuple[float, ...]] = _of_clients(
         None,
@@ -286,12 +300,14 @@ class ProcessSettings(PopulationSettings):
         help="its milestones, as learning_rate_milestones",
         minimum=1,
         rules=(needs("server_learning_rate_schedule", "step", example="50,75"),),
+        tags=(ROUND,),
     )
     server_warmup_rounds: int = _of_server(
         0,
         help="as warmup_rounds, of the server learning rate",
         minimum=0,
         rules=(_OF_SERVER,),
+        tags=(ROUND,),
     )
     server_momentum: float = _of_server(
         0.0,
@@ -326,6 +342,7 @@ class ProcessSettings(PopulationSettings):
         help="whether the mean of every client's latest model is evaluated, too, as"
         " FedDyn and MAN report it",
         rules=(conflicts("process", *catalogue.REFERENCES, is_quiet=True),),
+        tags=(ASIDE,),
     )
 
     def __post_init__(self):

@@ -21,11 +21,9 @@ from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.lazy import np, tf
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
-from tff_reg.settings import NO_EFFECT, settings_of
+from tff_reg.settings import NO_EFFECT, tagged
 
-_NO_EFFECT = frozenset(
-    each.name for each in settings_of(RunConfig) if NO_EFFECT in each.tags
-)
+_NO_EFFECT = frozenset(tagged(RunConfig, NO_EFFECT))
 # Names in `config.json` for the machine and the versions with which the run began,
 MACHINE = (
     "made_by",

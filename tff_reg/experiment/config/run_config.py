@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, runtime, settings as settings_lib
+from tff_reg import lazy, runtime
 from tff_reg.experiment.config import (
     resolution,
     task_settings,
@@ -25,6 +25,13 @@ from tff_reg.experiment.config import (
 from tff_reg.methods import catalogue
 from tff_reg.methods.method import Method
 from tff_reg.settings import (
+    ASIDE,
+    COMMON,
+    HEADER,
+    KEY,
+    NO_EFFECT,
+    SETUP,
+    SUMMARY,
     Setting,
     SettingError,
     check_names,
@@ -44,7 +51,7 @@ _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_files = functools.partial(setting, group=FILES)
 # Settings on which a run's numbers do not depend.
-_read_off = functools.partial(_of_files, tags=(settings_lib.NO_EFFECT,))
+_read_off = functools.partial(_of_files, tags=(NO_EFFECT,))
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -83,26 +90,27 @@ class RunConfig(
 
     process: str = _of_what(
         help="method, or a combination such as fedprox+man; or, to compare with, local"
-        " (each client alone) or central (all data in one place); also --method"
+        " (each client alone) or central (all data in one place); also --method",
+        tags=(KEY, HEADER, ASIDE, COMMON),
     )
     plugin: tuple[str, ...] = _of_what(
         (),
         help="Python files with methods of your own, such as mine.py",
         placeholder="FILE",
-        tags=(settings_lib.NO_EFFECT,),
+        tags=(NO_EFFECT, KEY),
     )
     recipe: Optional[str] = _of_what(
         None,
         help="cell of a paper's table, whose settings apply unless a flag overrides"
         " them; bin/recipes lists them",
-        tags=(SHORTHAND,),
+        tags=(SHORTHAND, KEY, COMMON),
     )
     settings_of: Optional[str] = _of_what(
         None,
         help="source of the settings that no flag and no recipe gives: a method, the"
         " task (task), or the first method of each process (each); the default is each"
         " for bin/run and experiment.run, and task for tff_reg.run and compared runs",
-        tags=(SHORTHAND,),
+        tags=(SHORTHAND, COMMON),
     )
     clients_per_round: int = _of_rounds(
         16,
@@ -115,13 +123,14 @@ class RunConfig(
                 " {num_clients}.",
             ),
         ),
+        tags=(KEY, SETUP),
     )
     participation: Optional[float] = _of_rounds(
         None,
         help="clients_per_round as a fraction of all clients",
         above=0,
         maximum=1,
-        tags=(SHORTHAND,),
+        tags=(SHORTHAND, SETUP),
     )
     client_sampling: str = _of_rounds(
         "fixed",
@@ -134,6 +143,7 @@ class RunConfig(
                 "aggregator", "dp", why="counts on cohorts of one size", then="fixed"
             ),
         ),
+        tags=(HEADER, SETUP),
     )
     rounds_per_evaluation: int = _of_files(
         1, help="number of rounds between two tests of the global model", minimum=1
@@ -145,6 +155,7 @@ class RunConfig(
         " round, with a number also at such intervals of rounds",
         minimum=0,
         alone=0,
+        tags=(HEADER, ASIDE),
     )
     finetune_epochs: Optional[int] = _of_files(
         None,
@@ -161,11 +172,13 @@ class RunConfig(
             conflicts("process", *catalogue.REFERENCES, is_quiet=True),
             needs("aggregator", "mean"),
         ),
+        tags=(ASIDE,),
     )
     accuracy_at_rounds: tuple[int, ...] = _read_off(
         (),
         help="rounds, such as 500,1000, whose test accuracy summary.json lists",
         minimum=1,
+        tags=(NO_EFFECT, SUMMARY),
     )
     target_accuracies: tuple[float, ...] = _read_off(
         (),
@@ -173,12 +186,14 @@ class RunConfig(
         " reaches each",
         above=0,
         maximum=1,
+        tags=(NO_EFFECT, SUMMARY),
     )
     target_measure: str = _read_off(
         "average",
         help="what must reach a target: the moving average of the accuracy, or the"
         " accuracy itself (raw)",
         choices=("average", "raw"),
+        tags=(NO_EFFECT, SUMMARY),
     )
     target_model: str = _read_off(
         "server",
@@ -189,6 +204,7 @@ class RunConfig(
             conflicts("process", *catalogue.REFERENCES, is_quiet=True),
             needs("averages_all_clients"),
         ),
+        tags=(NO_EFFECT, SUMMARY),
     )
     stop_at_target: bool = _of_rounds(
         False,
@@ -209,13 +225,14 @@ class RunConfig(
         False,
         help="also keep the model of the round with the best test accuracy",
         rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
+        tags=(ASIDE,),
     )
     debug_eager: bool = _of_what(
         False,
         help="hooks of methods run without tracing, so that print and breakpoint() work"
         " in them; slow",
         rules=(needs("runtime", "in_process"),),
-        tags=(settings_lib.NO_EFFECT,),
+        tags=(NO_EFFECT,),
     )
     rounds_per_checkpoint: int = _read_off(
         1,
@@ -233,10 +250,12 @@ class RunConfig(
         help="output directory: {seed}, {process} and {task} are replaced by the run's;"
         " the same directory again resumes",
         placeholder="DIR",
+        tags=(NO_EFFECT, KEY),
     )
     overwrite: bool = _read_off(
         False,
         help="delete the run in output_dir and start anew",
+        tags=(NO_EFFECT, KEY),
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings_from: str = dataclasses.field(default="", compare=False)

@@ -12,7 +12,8 @@ import dataclasses
 from collections.abc import Container, Mapping
 from typing import Any
 
-from tff_reg.settings import SettingError
+from tff_reg.settings import ROUND, SettingError, tagged
+from tff_reg.training.process_settings import ProcessSettings
 
 TINY = "tiny"
 
@@ -31,8 +32,7 @@ TINY_MOST = {
 _NOT_IN_PROPORTION = ("batch_size",)
 _OF_DATA = ("train_examples", "test_examples")
 # Numbers of rounds beside `total_rounds`.
-_WARMUPS = ("warmup_rounds", "server_warmup_rounds")
-_MILESTONES = ("learning_rate_milestones", "server_learning_rate_milestones")
+_ROUNDS = tagged(ProcessSettings, ROUND)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,11 @@ class Scale:
         ]
         left: dict[str, Any] = {name: self(name, values[name]) for name in scaled}
         if self.fraction is not None:
-            left |= {name: self(name, values.get(name, 0)) for name in _WARMUPS}
-            for name in _MILESTONES:
-                left[name] = tuple(self(name, each) for each in values.get(name, ()))
+            for name in {*_ROUNDS} & values.keys():
+                if isinstance(value := values[name], tuple):
+                    left[name] = tuple(self(name, each) for each in value)
+                else:
+                    left[name] = self(name, value)
         if self.fraction is None:
             left.update({name: values[name] for name in scaled if name in given})
             if "clients_per_round" in given and "num_clients" not in given:

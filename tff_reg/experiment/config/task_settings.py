@@ -15,8 +15,14 @@ from typing import Any, Optional
 from tff_reg.data import augmentation as augmentation_lib, keys, partitions
 from tff_reg.models import names, weight_files
 from tff_reg.settings import (
+    ASIDE,
+    COMMON,
+    FILE,
+    HEADER,
     KEPT,
+    KEY,
     NO_EFFECT,
+    SETUP,
     Rule,
     check,
     conflicts,
@@ -192,6 +198,7 @@ class TaskSettings(process_settings.PopulationSettings):
                 "there is no such file.",
             ),
         ),
+        tags=(FILE,),
     )
     mixed_precision: Optional[str] = _of_data(
         None,
@@ -200,7 +207,12 @@ class TaskSettings(process_settings.PopulationSettings):
         choices=("bfloat16",),
         rules=(_OF_NETWORKS,),
     )
-    task: str = setting("digits", group=WHAT, help="data set and model")
+    task: str = setting(
+        "digits",
+        group=WHAT,
+        help="data set and model",
+        tags=(KEY, SETUP),
+    )
     seed: int = setting(
         0,
         group=WHAT,
@@ -208,6 +220,7 @@ class TaskSettings(process_settings.PopulationSettings):
         " sampling, the order of batches; 0 to 2^53 - 1",
         minimum=0,
         maximum=keys.LARGEST_SEED,
+        tags=(KEY, HEADER, ASIDE, COMMON),
     )
     partition_seed: Optional[int] = _of_data(
         None,
@@ -225,6 +238,7 @@ class TaskSettings(process_settings.PopulationSettings):
                 "the split is given and needs no seed.",
             ),
         ),
+        tags=(COMMON,),
     )
     scale: Optional[str] = setting(
         None,
@@ -234,6 +248,7 @@ class TaskSettings(process_settings.PopulationSettings):
         " 12 examples each, in batches of 4, unless other flags say otherwise",
         placeholder="X",
         rules=(_OF_ALL_DATA,),
+        tags=(KEY, SETUP),
     )
     validation_share: Optional[float] = _of_data(
         None,
@@ -242,6 +257,7 @@ class TaskSettings(process_settings.PopulationSettings):
         above=0,
         below=1,
         rules=(_OF_ALL_DATA,),
+        tags=(COMMON,),
     )
     client_test_share: Optional[float] = _of_data(
         None,
@@ -249,6 +265,7 @@ class TaskSettings(process_settings.PopulationSettings):
         " accuracy is measured on them (client_evaluation)",
         above=0,
         below=1,
+        tags=(SETUP,),
     )
     partition: str = _of_data(
         "iid",
@@ -268,12 +285,14 @@ class TaskSettings(process_settings.PopulationSettings):
                 "{num_clients} must be a multiple of that.",
             ),
         ),
+        tags=(KEY, SETUP),
     )
     concentration: Optional[float] = _of_data(
         None,
         help="alpha of a Dirichlet partition",
         above=0,
         rules=(_of_partitions("concentration", "0.3"),),
+        tags=(KEY, HEADER, SETUP),
     )
     classes_per_client: Optional[int] = _of_data(
         None,
@@ -292,12 +311,13 @@ class TaskSettings(process_settings.PopulationSettings):
                 " must hold all.",
             ),
         ),
+        tags=(HEADER, SETUP),
     )
     split_file: Optional[str] = _of_data(
         None,
         help="file that the partition split_file reads",
         placeholder="FILE",
-        tags=(NO_EFFECT,),
+        tags=(NO_EFFECT, FILE),
         rules=(_of_partitions("split_file", "clients.json"),),
     )
     model: Optional[str] = _of_data(
@@ -313,6 +333,7 @@ class TaskSettings(process_settings.PopulationSettings):
                 "the task {task} has {of_task.kind}; give one of {found}.",
             ),
         ),
+        tags=(KEY,),
     )
     norm: Optional[str] = _of_data(
         None,
@@ -322,6 +343,7 @@ class TaskSettings(process_settings.PopulationSettings):
             _OF_IMAGES,
             _OF_NETWORKS,
         ),
+        tags=(HEADER,),
     )
     projector: str = _of_data(
         "none",
@@ -374,6 +396,7 @@ class TaskSettings(process_settings.PopulationSettings):
             _NO_DATA,
             OPTION,
         ),
+        tags=(FILE,),
     )
     label_column: Optional[str] = _of_data(
         None,
@@ -406,12 +429,13 @@ class TaskSettings(process_settings.PopulationSettings):
                 "random images have no clients; choose another partition than natural.",
             ),
         ),
+        tags=(SETUP,),
     )
     data_dir: Optional[str] = _of_data(
         None,
         help="directory of the data set",
         placeholder="DIR",
-        tags=(NO_EFFECT,),
+        tags=(NO_EFFECT, KEY, FILE),
         rules=(
             _NO_DATA,
             OPTION,

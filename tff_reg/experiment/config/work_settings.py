@@ -10,7 +10,7 @@ import functools
 from typing import Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.settings import conflicts, needs, setting, wrong_when
+from tff_reg.settings import FILE, conflicts, needs, setting, wrong_when
 from tff_reg.training import process_settings
 
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
@@ -72,6 +72,7 @@ class WorkSettings:
         " client, each client has one of the rows, drawn once",
         placeholder="FILE",
         rules=(_CENTRAL,),
+        tags=(FILE,),
     )
     deadline: Optional[float] = _of_rounds(
         None,

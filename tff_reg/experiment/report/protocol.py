@@ -17,24 +17,13 @@ from tff_reg.data import digests
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
-from tff_reg.settings import as_text, ignored_settings, settings_of
+from tff_reg.settings import ASIDE, as_text, ignored_settings, settings_of, tagged
 
 _WIDTH = 88
-# Settings that name a run, or only add evaluations and files.
-_NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
-_NO_PART += ("client_evaluation", "drift")
+_NO_PART = tagged(config_lib.RunConfig, ASIDE)
 _SETTINGS = [name for name in description.DEFAULTS if name not in _NO_PART]
-# Names in a config of the names of the user's own functions,
+# Names in a config of the names of the user's own functions.
 _RECORDED = ("sample_fn", "client_dataset_fn")
-# and of digests, in words.
-_DIGESTS = {
-    digests.DATA: "data",
-    digests.DEALT: "split of the data into clients",
-    **{name: f"code of {what}" for name, what in digests.FUNCTIONS.items()},
-    digests.INITIAL_WEIGHTS: "initial weights from a file",
-    digests.KERAS_MODEL: "Keras model",
-    digests.KERAS_WEIGHTS: "initial weights of the Keras model",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +168,7 @@ def _of_data(
 ) -> dict[str, dict[str, Any]]:
     """Returns the digests that differ between runs of the same seed."""
     found = {}
-    for name, words in _DIGESTS.items():
+    for name, words in digests.WORDS.items():
         of_seed: dict[Any, dict[str, str]] = {}
         for group, configs in groups.items():
             for config in configs:

@@ -12,7 +12,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import SHORTHAND, ResolvedConfig, RunConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
 from tff_reg.methods import memories
-from tff_reg.settings import as_text, settings_of
+from tff_reg.settings import HEADER, as_text, settings_of, tagged
 
 _WIDTH = 88
 _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
@@ -29,11 +29,7 @@ _SETTINGS = {
 # The defaults of the settings on which the numbers of a run depend.
 DEFAULTS = {name: _SETTINGS[name] for name in (*_MAIN, *_SETTINGS)}
 # Settings that the other lines of a header say.
-_IN_HEADER = (
-    *_MAIN,
-    *("process", "seed", "concentration", "classes_per_client", "norm"),
-    *("client_sampling", "client_evaluation"),
-)
+_IN_HEADER = (*_MAIN, *tagged(RunConfig, HEADER))
 
 
 def header(

@@ -44,21 +44,6 @@ from tff_reg.training import process_settings
 _MADE_BY = "tff_reg"
 _OTHERWISE = "give another one, or overwrite=true to start anew."
 
-# Descriptions of the digests.
-_DIGESTS = {
-    digests.DATA: "other data",
-    digests.INITIAL_WEIGHTS: "other initial weights",
-    digests.DEALT: "other clients, or of another split of the data into them",
-    **{name: f"another {what}" for name, what in digests.FUNCTIONS.items()},
-    **dict.fromkeys(
-        (digests.KERAS_MODEL, "keras_blocks", "keras_loss"), "another Keras model"
-    ),
-    digests.KERAS_WEIGHTS: (
-        "a Keras model that begins with other weights (call"
-        " keras.utils.set_random_seed before it is made)"
-    ),
-}
-
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
 BEST_WEIGHTS = "best_weights.npz"
@@ -143,9 +128,11 @@ class RunDirectory:
         if before[1:] == now[1:] and now[1:] and float(now[0]) >= float(before[0]):
             of_rounds.append("stop_at_target")  # It goes on to a higher target.
         for name in identity_lib.differences(self._config, settings, of_rounds):
-            if name in _DIGESTS:
+            if what := digests.WORDS.get(name):
+                if name == digests.KERAS_WEIGHTS:
+                    what += " (call keras.utils.set_random_seed before it is made)"
                 raise self._error(
-                    f"the run there is of {_DIGESTS[name]}; give the same, or"
+                    f"the run there differs in the {what}; give the same, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
             # The user may have given neither of the two values.

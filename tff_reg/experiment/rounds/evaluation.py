@@ -173,12 +173,6 @@ class CentralEvaluation:
         return digests.of_tests(self._x, self._y, self.subsets)
 
     @property
-    def functions(self) -> tuple:
-        """The user's functions that decide what is measured; of a model, its loss."""
-        loss = getattr(self._model, "loss_fn", type(self._model))
-        return (loss, self.preprocess_fn, *self.metrics.values())
-
-    @property
     def examples_spec(self) -> Any:
         """The `tf.TensorSpec`s of the examples as they are stored."""
         return tf.nest.map_structure(_batch_spec, self._x)

@@ -9,7 +9,7 @@ import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, lazy
@@ -67,8 +67,6 @@ class Rounds:
         }
         if training.unequal_work:
             own["unequal_work"] = digests.described(training.unequal_work)
-        for name, function in self._functions():
-            own[name] = function and digests.of_function(function)
         built_from = getattr(training.process, "built_from", None) or {}
         settings = {**training.numbers(), **built_from, **training.settings, **own}
         self._settings = _as_json(settings)
@@ -115,12 +113,6 @@ class Rounds:
     def __enter__(self) -> Rounds:
         return self
 
-    def _functions(self) -> Iterator[tuple[str, Any]]:
-        """Yields the user's functions, each with its digest's name in `config.json`."""
-        for name, argument in digests.FUNCTIONS.items():
-            function = getattr(self._training, argument)
-            yield name, getattr(function, "functions", function)
-
     @property
     def _has_own_objects(self) -> bool:
         """Whether process, model or functions are Python objects of the user's."""
@@ -134,9 +126,6 @@ class Rounds:
         )
 
     def __exit__(self, *_: object) -> None:
-        for name, function in self._functions():
-            if function:
-                digests.has_run(function, self._settings[name])
         self._progress.close()
         if self._directory is not None:
             self._directory.close()

@@ -43,7 +43,7 @@ from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np, tff
 from tff_reg.methods import catalogue, method as method_lib
-from tff_reg.settings import SettingError, ignored_settings, settings_of
+from tff_reg.settings import FILE, SettingError, ignored_settings, settings_of, tagged
 from tff_reg.training.aggregator_settings import AggregatorSettings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 OnRound = Callable[[Row], Any]
 # Files of data, which may be the same in another place.
-_FILES = ("data_dir", "split_file", "class_list", "client_speeds", "initial_weights")
+_FILES = tagged(RunConfig, FILE)
 
 
 def run(

@@ -13,9 +13,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.rounds import metrics, privacy, subsets, unequal_work
+from tff_reg.settings import SUMMARY, settings_of
 
 EMA_MOMENTUM = 0.9
+_OF_SUMMARIES = {
+    s.name: s.is_tuple for s in settings_of(RunConfig) if SUMMARY in s.tags
+}
 # Why a run ended early, `by` which callback, and its `total_rounds`; only in such a
 # summary.
 STOPPED_EARLY = "stopped_early"
@@ -252,11 +257,10 @@ def of_finished_run(
 
 def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that only change a summary."""
-    lists = ("accuracy_at_rounds", "target_accuracies")
-    words = ("target_measure", "target_model")
     return {
-        **{name: list(settings.get(name, ())) for name in lists},
-        **{name: settings[name] for name in words if name in settings},
+        name: list(settings.get(name, ())) if is_list else settings[name]
+        for name, is_list in _OF_SUMMARIES.items()
+        if is_list or name in settings
     }
 
 

@@ -61,9 +61,8 @@ class Training:
       sample_fn: Samples the clients in place of `client_sampling`: called with the
         round (from 1) and all clients' ids, it returns the ids of the cohort. Its
         result may depend on its arguments only, since a resumed run does not call it
-        for the rounds done. `config.json` has its name and a digest of its code: a run
-        is not resumed with another function. The same holds for `evaluate` and
-        `client_dataset_fn`.
+        for the rounds done. `config.json` has its name and that of
+        `client_dataset_fn`: a run is not resumed with one of another name.
       unequal_work: Who of a cohort drops out, does part of the work or is late; None if
         all do all. Needs whole-client data.
       seed: Seed of the sampling and of the clients' keys.

@@ -13,9 +13,10 @@ import os
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Optional, Union
 
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.series import plan as series
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError, as_text
+from tff_reg.settings import COMMON, Setting, SettingError, as_text, tagged
 
 SETTINGS = Setting(
     "settings",
@@ -28,8 +29,7 @@ SETTINGS = Setting(
     is_optional=True,
 )
 # Settings that a comparison has in common.
-_FIXED = ("process", "recipe", "settings_of", "seed", "partition_seed")
-_FIXED += ("validation_share",)
+_FIXED = tagged(RunConfig, COMMON)
 
 
 def parse(

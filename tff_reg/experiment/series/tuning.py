@@ -21,7 +21,7 @@ from tff_reg.experiment.report import differences, protocol, quantities
 from tff_reg.experiment.report.table import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
-from tff_reg.settings import Setting, SettingError, as_text
+from tff_reg.settings import COMMON, SETUP, Setting, SettingError, as_text, tagged
 
 GRID = Setting(
     "grid",
@@ -39,25 +39,7 @@ GRID = Setting(
 VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
 # Settings that cannot be tuned: with other data or clients a method is not compared.
-_FIXED = (
-    "task",
-    "scale",
-    "partition",
-    "concentration",
-    "classes_per_client",
-    "num_clients",
-    "clients_per_round",
-    "participation",
-    "client_sampling",
-    "client_test_share",
-    "synthetic_data",
-    "process",
-    "recipe",
-    "settings_of",
-    "seed",
-    "partition_seed",
-    "validation_share",
-)
+_FIXED = tagged(config_lib.RunConfig, COMMON, SETUP)
 
 
 def parse(given: Union[str, Mapping[str, Any]]) -> dict[str, tuple]:
