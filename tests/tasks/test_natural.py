@@ -241,7 +241,6 @@ def damaged(folder):
         ("femnist", damaged, ".", "damaged or no file of TFF"),
         ("shakespeare", damaged, ".", "no shakespeare.sqlite: download https://"),
         ("arrays", damaged, "emnist_all.sqlite", "no .npz file"),
-        ("digits", damaged, ".", "the task digits has no clients"),
     ],
 )
 def test_refuses_data_without_what_is_needed(task, write, file, words, tmp_path):
@@ -250,6 +249,12 @@ def test_refuses_data_without_what_is_needed(task, write, file, words, tmp_path)
     with pytest.raises(tasks.TaskError, match=words) as caught:
         run_config.RunConfig(process="fedavg", task=task, **given).resolved()
     assert "\n" not in str(caught.value)
+
+
+def test_refuses_the_clients_of_a_task_that_has_none():
+    with pytest.raises(tasks.TaskError, match="the task digits has no clients"):
+        config = run_config.RunConfig(process="fedavg", partition="natural")
+        config.resolved()
 
 
 @pytest.mark.parametrize(

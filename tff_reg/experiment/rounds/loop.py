@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import curves, lazy
+from tff_reg import curves, lazy, runtime
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
-    cohorts,
     directory as directory_lib,
     local,
     metrics,
@@ -27,11 +26,11 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.experiment.rounds.training import Training, with_arguments_of
 from tff_reg.training import traffic
 
 if TYPE_CHECKING:
     from tff_reg.experiment.rounds.client_evaluation import ClientResults
-    from tff_reg.experiment.rounds.training import Training
 
 trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
 
@@ -205,7 +204,7 @@ class Rounds:
         """Trains, evaluates, records and saves a round; returns its row."""
         run = self._run
         began = time.monotonic()
-        cohort = cohorts.draw(self._training, self._client_ids, run.rounds_done + 1)
+        cohort = self._training.cohort(self._client_ids, run.rounds_done + 1)
         found = self._train(cohort, run.rounds_done + 1)
         row = self._row(found, time.monotonic() - began)
         run.rounds_done += 1
@@ -228,7 +227,7 @@ class Rounds:
 
     def _train(self, cohort: list[str], round_num: int) -> dict[str, Any]:
         """Trains a round; returns the metrics of the process by their columns."""
-        clients, datasets, row = cohorts.with_data(self._training, cohort, round_num)
+        clients, datasets, row = self._training.with_data(cohort, round_num)
         try:
             found = self._state.train(clients, datasets, round_num)
         except Exception as error:
@@ -422,6 +421,41 @@ class Rounds:
             drawn,
             self._clients.rows if self._clients else (),
         )
+
+
+def run(training: Training) -> RunResult:
+    """Does the rounds of a training; see `train` for the errors."""
+    rounds = Rounds(training)
+    with runtime.outside_programs(), rounds:
+        for row in rounds.begin():
+            rounds.show(row)
+        while not rounds.are_done:
+            row = rounds.do_one()
+            rounds.show(row)
+        return rounds.finish()
+
+
+@with_arguments_of(Training)
+def train(training: Training) -> RunResult:
+    """Runs the rounds of a learning process, or the rest of them.
+
+        result = experiment.train(
+            process, client_data, total_rounds=20, clients_per_round=4)
+
+    The arguments are the attributes of `Training`.
+
+    Returns:
+      The result.
+
+    Raises:
+      TypeError: If there is no such argument, one is missing, or is of another kind.
+      ValueError: If a number is out of range.
+      DirectoryError: If `output_dir` holds something else, or a run with other
+        settings.
+      StateMismatchError: If the state there does not fit this process.
+      TrainingError: If a round fails.
+    """
+    return run(training)
 
 
 def _peak_megabytes() -> int:

@@ -30,6 +30,7 @@ from tff_reg.experiment.rounds import (
     directory as directory_lib,
     evaluation as evaluation_lib,
     local,
+    loop,
     progress as progress_lib,
     remarks,
     subsets,
@@ -38,7 +39,6 @@ from tff_reg.experiment.rounds import (
     unequal_work,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.experiment.rounds.loop import name_of
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np, tff
@@ -181,7 +181,8 @@ class CheckedRun:
                 self.config.total_rounds
             )
             stop.before_exit(progress.close)
-            return self.prepare(progress, examples=examples, **of_training).run()
+            prepared = self.prepare(progress, examples=examples, **of_training)
+            return loop.run(prepared)
 
     def _read(self) -> Any:
         """Reads the examples if that needs no TensorFlow: mistakes are told at once."""
@@ -223,7 +224,7 @@ class CheckedRun:
             num_test=len(y_test),
             num_weights=evaluation.num_weights,
             assumed=getattr(task.model_fn, "assumed", None),
-            sample_fn=name_of(of_training.get("sample_fn")),
+            sample_fn=loop.name_of(of_training.get("sample_fn")),
         )
         said = list(remarks.of(config, task))
         if self._without:

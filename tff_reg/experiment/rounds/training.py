@@ -1,4 +1,4 @@
-"""A training: a process, its clients' data and its rounds; `train` runs it.
+"""A training: a process, its clients' data and its rounds; `loop.train` runs it.
 
 All random draws are a function of the seed and the round, so a checkpoint needs only
 the server state, the round and the metrics, and a run that was killed and started again
@@ -13,7 +13,8 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, ParamSpec, TypeVar, Union
 
-from tff_reg import lazy, runtime
+from tff_reg import data
+from tff_reg.data import sampling
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
@@ -21,15 +22,11 @@ from tff_reg.experiment.rounds import (
     unequal_work,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
-from tff_reg.experiment.rounds.loop import Rounds
-from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.settings import near_names
 
 if TYPE_CHECKING:
     from tff_reg.experiment.rounds.client_evaluation import ClientResults
     from tff_reg.training.composition import Process
-
-trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -162,26 +159,38 @@ class Training:
             "rounds_per_checkpoint": self.rounds_per_checkpoint,
         }
 
-    def run(self) -> RunResult:
-        """Does the rounds.
+    def cohort(self, client_ids: list[str], round_num: int) -> list[str]:
+        """Returns the clients that are drawn for a round."""
+        if self.sample_fn is not None:
+            return sampling.sample_by(self.sample_fn, client_ids, round_num=round_num)
+        drawn = {"seed": self.seed, "round_num": round_num}
+        if self.client_sampling == "independent":
+            share = self.clients_per_round / len(client_ids)
+            return data.sample_clients_bernoulli(client_ids, share, **drawn)
+        unequal = self.unequal_work
+        count = unequal.num_drawn if unequal else self.clients_per_round
+        return data.sample_clients(client_ids, count, **drawn)
 
-        Returns:
-          The result.
+    def with_data(
+        self, cohort: Sequence[str], round_num: int
+    ) -> tuple[Sequence[str], list[Any], Mapping[str, float]]:
+        """Returns who of a cohort trains, the data, and columns of `metrics.csv`.
 
-        Raises:
-          DirectoryError: If `output_dir` holds something else, or a run with other
-            settings.
-          StateMismatchError: If the state there does not fit this process.
-          TrainingError: If a round fails, from the error of the process.
+        If nobody is left, it is the first client without examples: the process counts a
+        round in which nobody trains.
         """
-        rounds = Rounds(self)
-        with runtime.outside_programs(), rounds:
-            for row in rounds.begin():
-                rounds.show(row)
-            while not rounds.are_done:
-                row = rounds.do_one()
-                rounds.show(row)
-            return rounds.finish()
+        unequal = self.unequal_work
+        plan = unequal and unequal.plan(cohort, round_num)
+        clients = (plan.clients or cohort[:1]) if plan else cohort
+        make = self.client_dataset_fn or self.client_data.whole_client_dataset
+        datasets = []
+        for name in clients:
+            key = data.client_key(self.seed, round_num, name)
+            work = [plan.work[name]] if plan and plan.work else []
+            datasets.append(make(name, key, *work))
+        if plan and not plan.clients:
+            datasets = [*map(unequal_work.empty, datasets)]
+        return clients, datasets, plan.row if plan else {}
 
 
 def with_arguments_of(
@@ -208,26 +217,3 @@ def with_arguments_of(
         return called
 
     return decorate
-
-
-@with_arguments_of(Training)
-def train(training: Training) -> RunResult:
-    """Runs the rounds of a learning process, or the rest of them.
-
-        result = experiment.train(
-            process, client_data, total_rounds=20, clients_per_round=4)
-
-    The arguments are the attributes of `Training`.
-
-    Returns:
-      The result.
-
-    Raises:
-      TypeError: If there is no such argument, one is missing, or is of another kind.
-      ValueError: If a number is out of range.
-      DirectoryError: If `output_dir` holds something else, or a run with other
-        settings.
-      StateMismatchError: If the state there does not fit this process.
-      TrainingError: If a round fails.
-    """
-    return training.run()
