@@ -16,6 +16,7 @@ from typing import Any, Optional, Union
 
 from tff_reg.data import dtypes, keys
 from tff_reg.lazy import tf
+from tff_reg.training.process_settings import batches
 
 
 def _fresh_key():
@@ -148,9 +149,8 @@ class WholeClientData:
 
     def num_steps(self, element: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the steps of an epoch and of all, int32 scalars."""
-        steps_per_epoch = self.num_examples(element) // self.batch_size
-        if not self.drop_remainder:
-            steps_per_epoch = -(-self.num_examples(element) // self.batch_size)
+        count = self.num_examples(element)
+        steps_per_epoch = batches(count, self.batch_size, self.drop_remainder)
         if self.local_steps is not None:
             # A client without batches has no steps to take.
             steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)

@@ -356,11 +356,14 @@ class ProcessSettings(PopulationSettings):
         """
         if self.local_steps is not None or num_examples is None:
             return self.local_steps
-        batches = num_examples / self.batch_size
-        per_epoch = math.ceil(batches)
+        per_epoch = self.batches_of(num_examples)
         if self.drop_remainder:
-            per_epoch = max(1, math.floor(batches))
+            per_epoch = max(1, per_epoch)
         return math.ceil(self.local_epochs * per_epoch - 1e-6)
+
+    def batches_of(self, num_examples: Any) -> Any:
+        """Returns the batches in an epoch of clients with so many examples."""
+        return batches(num_examples, self.batch_size, self.drop_remainder)
 
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]
@@ -402,6 +405,13 @@ class ProcessSettings(PopulationSettings):
           SettingError: If a value is out of range.
         """
         return of_process(process, changes)
+
+
+def batches(num_examples: Any, batch_size: int, drop_remainder: bool) -> Any:
+    """Returns the batches in an epoch over so many examples: a number, or an array."""
+    if drop_remainder:
+        return num_examples // batch_size
+    return -(-num_examples // batch_size)
 
 
 def of_process(

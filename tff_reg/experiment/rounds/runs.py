@@ -338,13 +338,13 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
     """Returns the steps on all examples that use about as many as a cohort does."""
-    size, drops, total = config.batch_size, config.drop_remainder, sizes.sum()
+    size, total = config.batch_size, sizes.sum()
 
     def whole(counts: Any) -> Any:
-        return counts // size * size if drops else counts
+        return counts // size * size if config.drop_remainder else counts
 
     def batches(counts: Any) -> Any:
-        return np.maximum(1, counts // size if drops else -(-counts // size))
+        return np.maximum(1, config.batches_of(counts))
 
     passes = np.ceil(config.local_epochs * batches(sizes) - 1e-6) / batches(sizes)
     examples = passes * whole(sizes)

@@ -129,9 +129,7 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
     are_alike = config.same_local_steps or config.local_steps
     steps: dict[str, float] = {}
     for name, size in zip(client_ids, map(int, sizes)):
-        batches = -(-size // config.batch_size)
-        if config.drop_remainder:
-            batches = size // config.batch_size
+        batches = config.batches_of(size)
         whole = average if are_alike else config.local_epochs * batches
         steps[name] = whole if batches else 0
     drawn = math.ceil(config.over_select * config.clients_per_round - 1e-6)
