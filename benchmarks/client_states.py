@@ -24,7 +24,7 @@ from tff_reg.experiment.rounds import checkpoints, process_state
 from tff_reg.lazy import np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
-_STATE, _INDEX = "server_state.npz", "client_states.json"
+_STATE = "server_state.npz"
 # A cohort's states may be there once more for every checkpoint that is kept, and for
 # the round under way.
 _SUPERSEDED_COHORTS = 4
@@ -99,7 +99,7 @@ def measure(
 
 
 class _Rounds:
-    """Rounds in which every weight of a client's state grows by 1."""
+    """Rounds in which every weight of a client's state grows."""
 
     def __init__(self, setting: Setting, folder: pathlib.Path):
         self._setting = setting
@@ -107,10 +107,10 @@ class _Rounds:
         initial = {"h": [np.zeros(size, np.float32) for _ in range(_ARRAYS)]}
         self._server_state = dict.fromkeys(("model", "h", "mean"), initial["h"])
         self._folder = folder
-        self._states = process_state.ClientStates(initial, folder / "client_states")
         self._checkpoints = checkpoints.CheckpointStore(folder / "checkpoints")
+        self._states = process_state.ClientStates(initial, self._checkpoints)
         self._client_ids = [f"client {n}" for n in range(setting.num_clients)]
-        self._visits = dict.fromkeys(self._client_ids, 0)
+        self._values = dict.fromkeys(self._client_ids, 0)
         self._round_num = 0
 
     def measure(self, report: Callable[[str], None]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class _Rounds:
         for index in range(first):
             self._run_round()
             if index % 10 == 9:
-                report(f"{sum(self._visits.values())} clients stored")
+                report(f"{max(self._values.values())} clients stored")
         seconds = []
         for _ in range(self._setting.rounds):
             seconds.append(self._run_round())
@@ -130,9 +130,7 @@ class _Rounds:
             peak = (measuring.resident_bytes(peak=True) - before) / 1e6
         load, store, commit = map(statistics.median, zip(*seconds))
         began = time.perf_counter()
-        self._checkpoints.latest(
-            also_verify=lambda c: self._states.verify(c.part(_INDEX))
-        )
+        self._checkpoints.latest()
         return {
             "setting": dataclasses.asdict(self._setting),
             "load_seconds": load,
@@ -142,7 +140,9 @@ class _Rounds:
             "verify_seconds": time.perf_counter() - began,
             "peak_megabytes": peak,
             "disk_megabytes": _bytes_in(self._folder) / 1e6,
-            "files": len(list((self._folder / "client_states").iterdir())),
+            "files": len(
+                {n for c in self._checkpoints.all() for n in c.clients.values()}
+            ),
             "round_seconds": load + store + commit,
         }
 
@@ -158,7 +158,7 @@ class _Rounds:
         times.append(time.perf_counter())
         new_states = [self._grown(name, state) for name, state in zip(cohort, states)]
         waited = time.perf_counter() - times[-1]
-        self._states.store(cohort, new_states, self._round_num)
+        self._states.store(cohort, new_states)
         times.append(time.perf_counter() - waited)
         self._commit()
         times.append(time.perf_counter() - waited)
@@ -166,23 +166,21 @@ class _Rounds:
         return load, store, commit
 
     def _grown(self, client_id: str, state: Any) -> Any:
-        arrays = state["h"]
-        if not all(np.all(a == self._visits[client_id]) for a in arrays):
+        # No two states are equal: their files would be one.
+        before, last = self._values[client_id], max(self._values.values())
+        if not all(np.all(array == before) for array in state["h"]):
             raise RuntimeError(f"The state of {client_id} is not the one stored last.")
-        self._visits[client_id] += 1
-        return {"h": [array + np.float32(1) for array in arrays]}
+        self._values[client_id] = last + 1
+        grown = np.float32(last + 1 - before)
+        return {"h": [array + grown for array in state["h"]]}
 
     def _commit(self) -> None:
+        server_state = {"round": self._round_num, **self._server_state}
         self._checkpoints.save(
             self._round_num,
-            {
-                _STATE: lambda path: process_state.write_state(
-                    path, self._server_state
-                ),
-                _INDEX: self._states.write_index,
-            },
+            {_STATE: process_state.written(server_state)},
+            self._states.names,
         )
-        self._states.delete_unnamed(c.part(_INDEX) for c in self._checkpoints.all())
 
 
 def _bytes_in(folder: pathlib.Path) -> int:

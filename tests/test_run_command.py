@@ -17,6 +17,7 @@ from tests.experiment.finished import results
 from tff_reg import runtime
 from tff_reg.commands import run
 from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.rounds import checkpoints
 
 TINY = [
     # Clients remember something, and the mean of their last models is kept.
@@ -41,12 +42,11 @@ def kept_states(directory):
     """What is kept of clients and in checkpoints, by name, timings aside."""
     kept = {
         path.relative_to(directory).as_posix(): path.read_bytes()
-        for folder in ("checkpoints", "client_states")
-        for path in (directory / folder).rglob("*")
-        if path.suffix == ".npz" or path.name == "client_states.json"
+        for path in directory.glob("checkpoints/*.npz")
     }
-    for path in directory.glob("checkpoints/*/metrics.csv"):
-        kept[f"metrics of {path.parent.name}"] = finished.rows(path)
+    for each in checkpoints.CheckpointStore(directory / "checkpoints").all():
+        kept[f"metrics of {each.round_num}"] = finished.rows(each.part("metrics.csv"))
+        kept[f"clients of {each.round_num}"] = each.clients
     return kept
 
 
@@ -85,10 +85,10 @@ def broken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("broken")
     directory = folder / "run"
     arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]
-    checkpoints = directory / "checkpoints"
+    store = checkpoints.CheckpointStore(directory / "checkpoints")
 
     def in_the_middle_of_a_commit():
-        return any(checkpoints.glob(".tmp-tff_reg-*/server_state.npz"))
+        return any(store.directory.glob("*.csv"))
 
     killed = commands.stop_when(
         in_the_middle_of_a_commit, commands.start("run", *arguments), signal.SIGKILL
@@ -102,8 +102,8 @@ def broken(tmp_path_factory):
         *("run", *arguments),
         **dict(until="round 3/6 |", number=signal.SIGINT, env=environment),
     )
-    newest = max(checkpoints.glob("round_*"))
-    state = newest / "server_state.npz"
+    newest = store.all()[-1]
+    state = newest.part("server_state.npz")
     state.write_bytes(state.read_bytes()[:-1])
     before = of_this_process()
     finished = commands.call(run.main, *arguments)
@@ -112,7 +112,7 @@ def broken(tmp_path_factory):
         "killed": killed,
         "interrupted": interrupted,
         "left": [name for place in places.values() for name in os.listdir(place)],
-        "damaged_round": int(newest.name.removeprefix("round_")),
+        "damaged_round": newest.round_num,
         "finished": finished,
         "of_process": (before, of_this_process()),
     }

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from benchmarks.shared import measuring
 from benchmarks.simulators import serving
 from tff_reg import data, methods, models, runtime, training
-from tff_reg.experiment.rounds import process_state
+from tff_reg.experiment.rounds import checkpoints, process_state
 from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
@@ -61,28 +61,30 @@ def main(
         rng.integers(0, _CLASSES, held * _EXAMPLES),
         [*np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES)],
     )
-    state, num_rounds = process.initialize(), 0
+    state = process.initialize()
     states = None
     if isinstance(process, training.StatefulLearningProcess):
         folder = tempfile.TemporaryDirectory()
         states = process_state.ClientStates(
-            process.initial_client_state(state), pathlib.Path(folder.name)
+            process.initial_client_state(state),
+            checkpoints.CheckpointStore(folder.name),
         )
 
     def one_round(count):
-        nonlocal state, num_rounds
+        nonlocal state
         cohort = rng.choice(held, count, replace=False)
         ids = [clients.client_ids[index] for index in cohort]
         key = np.zeros(2, np.int64)
         datasets = [clients.whole_client_dataset(name, key) for name in ids]
-        num_rounds += 1
         if states is None:
             state = process.next(state, datasets).state
             return
         output = process.next(state, datasets, states.load(ids))
         state = output.state
-        states.store(ids, output.client_states, num_rounds)
-        states.delete_unnamed([])
+        states.store(ids, output.client_states)
+        for path in pathlib.Path(folder.name).iterdir():
+            if path.name not in {*states.names.values()}:
+                path.unlink()
 
     for question, *count in serving.questions():
         if question == "round":

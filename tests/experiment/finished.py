@@ -4,7 +4,7 @@ import csv
 import json
 
 from tff_reg import experiment
-from tff_reg.experiment.rounds import metrics, progress, summary
+from tff_reg.experiment.rounds import checkpoints, metrics, progress, summary
 
 
 class Notes(progress.Progress):
@@ -106,7 +106,7 @@ def results(directory):
     """
     summary_ = json.loads((directory / "summary.json").read_text("utf-8"))
     summary_ = {k: v for k, v in summary_.items() if "seconds" not in k}
-    *_, last = sorted((directory / "checkpoints").iterdir())
-    files = [*sorted(directory.glob("*_weights.npz")), last / "server_state.npz"]
+    (*_, last) = checkpoints.CheckpointStore(directory / "checkpoints").all()
+    files = [*sorted(directory.glob("*_weights.npz")), last.part("server_state.npz")]
     kept = {file.relative_to(directory): file.read_bytes() for file in files}
     return rows(directory / "metrics.csv"), summary_, kept

@@ -258,7 +258,9 @@ def test_references_leave_out_what_they_have_no_use_for(tmp_path):
     assert (config.keep_best, config.patience, config.drift) == (False, None, False)
     notes = finished.Notes()
     run(str(tmp_path), **given, total_rounds=1, progress=notes)
-    told = "local averages no models, and trains its rounds without keep_best, finetune"
+    told = (
+        "local averages no models, and trains its rounds without finetune_epochs, pat"
+    )
     assert any(told in line for line in notes.lines)
     for changes, why in (
         ({"process": "local+fedprox"}, "local does not combine with methods"),

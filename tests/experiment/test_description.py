@@ -1,7 +1,7 @@
 import pytest
 
 from tff_reg.experiment import RunConfig
-from tff_reg.experiment.rounds import description
+from tff_reg.experiment.rounds import checkpoints, description
 
 
 def resolve(**requested):
@@ -110,7 +110,8 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
 )
 def test_an_interruption_says_how_to_go_on(tmp_path, rounds, overwrite, words):
     (tmp_path / "config.json").write_text('{"made_by": "tff_reg"}')
+    store = checkpoints.CheckpointStore(tmp_path / "checkpoints")
     for number in rounds:
-        (tmp_path / "checkpoints" / f"round_{number:06d}").mkdir(parents=True)
+        store.save(number, {})
     config = resolve(total_rounds=9, overwrite=overwrite, output_dir=str(tmp_path))
     assert words.format(tmp_path) in description.resumption(config)

@@ -55,7 +55,7 @@ def test_settings_that_change_no_number_or_are_new_may_differ(begun):
 def test_overwriting_deletes_what_is_ours_only(begun):
     (begun / "metrics.csv").write_text("1")
     (begun / "events.out.tfevents.1").write_text("1")
-    (begun / "checkpoints" / "round_000001").mkdir(parents=True)
+    directory.RunDirectory(begun).checkpoints.save(1, {})
     (begun / "notes.txt").write_text("mine")
     run = directory.RunDirectory(begun)
     run.begin({"total_rounds": 1}, overwrite=True)

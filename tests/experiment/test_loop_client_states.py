@@ -56,8 +56,7 @@ def kept_states(directory):
     """The bytes of client states and of checkpoints' states."""
     return {
         path.relative_to(directory): path.read_bytes()
-        for path in directory.glob("c*/**/*.*")
-        if path.suffix == ".npz" or path.name == "client_states.json"
+        for path in directory.glob("checkpoints/*.npz")
     }
 
 
@@ -72,7 +71,7 @@ def test_moon_continues_with_what_its_clients_remember(moon, tmp_path, no_pictur
     assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
     kept = kept_states(tmp_path / "unbroken")
     assert kept_states(tmp_path / "broken") == kept
-    assert any(path.parts[0] == "client_states" for path in kept)
+    assert len(kept) > 3
     # And in memory.
     in_memory = moon.run()
     for a, b in zip(in_memory.weights.trainable, whole.weights.trainable):
@@ -88,7 +87,7 @@ def test_a_round_loads_the_states_of_its_cohort_only(
     read = process_state.read_state
 
     def read_state(path, like):
-        if path.parent.name == "client_states":
+        if isinstance(like, dict):  # The server has a tuple.
             loaded.append(path)
         return read(path, like)
 

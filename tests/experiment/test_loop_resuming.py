@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.experiment import finished
 from tests.experiment.finished import Notes, results
 from tests.experiment.stopping import StopHere, StopsAfter
-from tff_reg.experiment.rounds import loop
+from tff_reg.experiment.rounds import directory, loop
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -27,9 +27,10 @@ def test_the_model_of_the_best_round_that_was_done_is_kept(run, tmp_path):
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(3), **arguments)
     run(tmp_path / "a", **arguments)
-    newest = tmp_path / "a" / "checkpoints" / "round_000004"
-    for path in (tmp_path / "a", newest):
-        with np.load(path / "best_weights.npz") as stored:
+    newest = directory.RunDirectory(tmp_path / "a").checkpoints.latest()
+    name = "best_weights.npz"
+    for path in (tmp_path / "a" / name, newest.part(name)):
+        with np.load(path) as stored:
             kept = [stored[name] for name in stored.files]
         tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[1])
     assert not np.array_equal(seen[1][0], seen[2][0])

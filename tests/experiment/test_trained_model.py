@@ -8,6 +8,7 @@ from tests.models import keras_zoo
 from tff_reg import data, experiment, methods, models, runtime, training
 from tff_reg.data import augmentation
 from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import checkpoints
 
 SHAPE = (8, 8, 1)
 NORMALIZE = augmentation.normalize((0.4,), (0.2,))
@@ -119,8 +120,8 @@ def test_the_users_model_reads_what_a_run_wrote(keras, tmp_path, chosen):
         weight_names=None if chosen else names,
     )
     normalized = np.asarray(NORMALIZE(_examples()[0]))
-    checkpoint = "checkpoints/round_000002/server_state.npz"
-    for name in ("final_weights.npz", checkpoint):
+    store = checkpoints.CheckpointStore(tmp_path / "checkpoints")
+    for name in ("final_weights.npz", store.latest().part("server_state.npz")):
         for variable in model.weights:
             variable.assign(np.zeros(variable.shape))
         found = model_fn.keras_model(tmp_path / name)

@@ -214,7 +214,7 @@ def test_the_state_of_an_aggregator_is_restored_from_a_file(tmp_path):
     model_fn = functools.partial(_model_fn, norm=False)
     process = _build("scaffold", "dp", model_fn, dp_noise_multiplier=0.1)
     output = _train(process)
-    process_state.write_state(tmp_path / "state.npz", output.state)
+    (tmp_path / "state.npz").write_bytes(process_state.written(output.state))
     read = process_state.read_state(tmp_path / "state.npz", like=process.initialize())
     for found, value in zip(tf.nest.flatten(read), tf.nest.flatten(output.state)):
         np.testing.assert_array_equal(found, value)

@@ -78,7 +78,7 @@ class TrainedRun:
         """A digest of the weights of the `kind`, and of the code that analyses them."""
         is_best = self.kind == "best"
         name = directory_lib.BEST_WEIGHTS if is_best else process_state.STATE
-        of_weights = files.sha256(self.checkpoint.part(name))
+        of_weights = self.checkpoint.parts.get(name)
         return f"{of_weights}, analysis {identity.of_package('tff_reg.analysis')}"
 
     @functools.cached_property
@@ -86,12 +86,12 @@ class TrainedRun:
         """The weights of the `kind`, arrays."""
         server = self._server_weights
         if self.kind == "best":
-            path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
-            if not path.exists():
+            if directory_lib.BEST_WEIGHTS not in self.checkpoint.parts:
                 raise TrainedRunError(
-                    f"{self.checkpoint.path} has no {path.name}; a run with keep_best"
-                    " writes it."
+                    f"{self.checkpoint.path} has no {directory_lib.BEST_WEIGHTS}; a run"
+                    " with keep_best writes it."
                 )
+            path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
             with np.load(path, allow_pickle=False) as stored:
                 values = iter([stored[name] for name in stored.files])
             # Frozen weights come after these.
@@ -141,12 +141,8 @@ class TrainedRun:
 
     def check_client_states(self) -> None:
         """Checks that the clients' states are those of the checkpoint."""
-        index = self.checkpoint.part(process_state.CLIENT_STATES)
-        if not index.exists():
-            return
-        kept = process_state.ClientStates(None, self.directory.client_states)
         try:
-            kept.verify(index)
+            self.checkpoint.verify()
         except checkpoints.CheckpointDamagedError as error:
             raise TrainedRunError(
                 f"{self.directory.path}: {error}, so clients cannot be trained; with"
@@ -186,9 +182,9 @@ class TrainedRun:
         states = None
         if isinstance(process, training.StatefulLearningProcess):
             states = process_state.ClientStates(
-                process.initial_client_state(initial), self.directory.client_states
+                process.initial_client_state(initial), self.directory.checkpoints
             )
-            states.restore(self.checkpoint.part(process_state.CLIENT_STATES))
+            states.names = {**self.checkpoint.clients}
 
         def end(client_id: str, dataset: tf.data.Dataset):
             arguments = [] if states is None else [states.load([client_id])]
@@ -303,7 +299,7 @@ def _whole_checkpoint(
         )
     for checkpoint in reversed(wanted):
         try:
-            checkpoint.verify()
+            checkpoint.verify(with_clients=False)
             return directory, checkpoint
         except checkpoints.CheckpointDamagedError as error:
             problems.append(f"that of round {checkpoint.round_num}: {error}")

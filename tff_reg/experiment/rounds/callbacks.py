@@ -104,7 +104,7 @@ class Run:
         Returns:
           The bytes; None at the beginning of a run, or if nothing was kept.
         """
-        if self.checkpoint is None or not self.checkpoint.part(name).exists():
+        if self.checkpoint is None or name not in self.checkpoint.parts:
             return None
         return self.checkpoint.part(name).read_bytes()
 

@@ -2,8 +2,8 @@ r"""The directory of a run: its owner, config and files.
 
     config.json         every setting, versions, devices, commit
     metrics.csv         one row per round
-    checkpoints/        the states from which a run can resume
-    client_states/      the states of clients, for methods with a client memory
+    checkpoints/        the states from which a run can resume, those of clients among
+                        them for methods with a client memory
     events.out.tfevents.*
     final_weights.npz   \\
     accuracy.png         > when the run is finished
@@ -93,11 +93,6 @@ class RunDirectory:
         return DirectoryError("output_dir", self.path, reason)
 
     @property
-    def client_states(self) -> pathlib.Path:
-        """The directory of the clients' states."""
-        return self.path / "client_states"
-
-    @property
     def config(self) -> Optional[dict]:
         """The config of the run there; None if there is no run."""
         return self._config
@@ -185,7 +180,6 @@ class RunDirectory:
             if self._read_config() != self._config:
                 raise self._error("another process began a run there; try again.")
             files.delete_leftovers(self.path)
-            files.delete_leftovers(self.path / "checkpoints")
             if overwrite:
                 self._delete_run()
                 self._config = None
@@ -238,9 +232,8 @@ class RunDirectory:
         files.delete(self.path / "metrics.csv")
         files.delete(self.path / BEST_WEIGHTS)
         delete_events(self.path)
-        for name in ("checkpoints", "client_states"):
-            if (self.path / name).is_dir():
-                files.delete_directory_at_once(self.path / name)
+        if self.checkpoints.directory.is_dir():
+            files.delete_directory_at_once(self.checkpoints.directory)
         files.delete(self.path / "config.json")
 
     def delete_results(self, and_analyses: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import pathlib
 import resource
 import sys
 import time
@@ -143,7 +142,7 @@ class Rounds:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
         directory, run = self._directory, self._run
         self._state = process_state.ProcessState(
-            self._training.process, directory and directory.client_states
+            self._training.process, directory and directory.checkpoints
         )
         if directory is not None:
             self._take(directory)
@@ -175,7 +174,7 @@ class Rounds:
     def _restore(self, directory: directory_lib.RunDirectory) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
         run = self._run
-        run.checkpoint = directory.checkpoints.latest(run.say, self._state.verify)
+        run.checkpoint = directory.checkpoints.latest(run.say)
         if run.checkpoint is not None:
             self._state.restore(run.checkpoint)
             text = run.checkpoint.part(_METRICS).read_text("utf-8")
@@ -195,8 +194,6 @@ class Rounds:
                 run.table.keep_evaluations(run.rounds_per_evaluation, "evaluation")
                 period = self._training.rounds_per_client_evaluation
                 run.table.keep_evaluations(period, tuple(metrics.CLIENT_KINDS))
-        # Work of the last process beyond its checkpoint is deleted and done again.
-        self._state.delete_unnamed(directory.checkpoints.all())
         directory.delete_results(and_analyses=not self.are_done)
         directory.write_metrics(run.table)
 
@@ -229,7 +226,7 @@ class Rounds:
         """Trains a round; returns the metrics of the process by their columns."""
         clients, datasets, row = self._training.with_data(cohort, round_num)
         try:
-            found = self._state.train(clients, datasets, round_num)
+            found = self._state.train(clients, datasets)
         except Exception as error:
             raise TrainingError(
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
@@ -324,23 +321,23 @@ class Rounds:
         run = self._run
         if self._directory is None or self._rounds_saved == run.rounds_done:
             return
-        contents = {_METRICS: run.table.text().encode("utf-8")}
+        parts = {
+            process_state.STATE: process_state.written(self._state.server),
+            _METRICS: run.table.text().encode("utf-8"),
+        }
         if run.stopped_early:
-            contents[_STOPPED] = json.dumps(run.stopped_early).encode()
-        parts = self._state.parts()
+            parts[_STOPPED] = json.dumps(run.stopped_early).encode()
         for callback in self._callbacks:
             kept = callback.keep()
-            if taken := kept.keys() & {*parts, *contents}:
+            if taken := kept.keys() & parts.keys():
                 raise ValueError(
                     f"{type(callback).__name__}.keep returns {min(taken)!r}, a name"
                     " that the checkpoint has already: take another one."
                 )
-            contents.update(kept)
-        for name, content in contents.items():
-            parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
-        self._directory.checkpoints.save(run.rounds_done, parts)
+            parts.update(kept)
+        store, clients = self._directory.checkpoints, self._state.clients
+        store.save(run.rounds_done, parts, clients)
         self._rounds_saved = run.rounds_done
-        self._state.delete_unnamed(self._directory.checkpoints.all())
 
     def _report(self, row: Mapping[str, Any], cohort_size: int) -> None:
         run, say = self._run, self._progress.say
