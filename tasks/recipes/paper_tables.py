@@ -144,7 +144,7 @@ class Table:
         return [
             self.paper.base,
             self.base,
-            self.paper.rows[row],
+            self.paper.rows.get(row, Variant({"process": row.lower()})),
             {**self.paper.columns, **self.columns}[column],
             *(
                 added
