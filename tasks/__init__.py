@@ -14,7 +14,7 @@ experiments by name.
 (5, (1437, 8, 8, 1))
 
 A new task is one module with `DEFAULTS` and `load`. `DEFAULTS.options` names the
-arguments of `load`, which returns an `image_data.ImageData`. Our tasks are in `_NAMES`;
+arguments of `load`, which returns `data_sets.Examples`. Our tasks are in `_NAMES`;
 other packages offer tasks by entry points in the group `tff_reg.tasks`.
 """
 
@@ -38,8 +38,8 @@ from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskE
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
+    from tff_reg.tasks.data_sets import Examples
     from tff_reg.tasks.dealt import Dealt
-    from tff_reg.tasks.image_data import ImageData
     from tff_reg.tasks.task import Task
 
 task_lib = lazy.module("tff_reg.tasks.task")
@@ -194,7 +194,7 @@ def build(
     return task_lib.build(defaults(task), examples, chosen, own_model_fn)
 
 
-def _load(chosen: task_settings.TaskSettings) -> ImageData:
+def _load(chosen: task_settings.TaskSettings) -> Examples:
     """Loads the examples of a task."""
     module = _module(chosen.task)
     given = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from tff_reg import files
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, natural
+from tff_reg.tasks import data_sets, natural
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _LARGEST_NUMBER = 100_000
@@ -33,7 +33,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str) -> image_data.ImageData:
+def load(data_dir: str) -> data_sets.Examples:
     """Reads the .npz file `data_dir`; the data have domains if the file has them.
 
     Raises:
@@ -64,7 +64,7 @@ def load(data_dir: str) -> image_data.ImageData:
         domain_names = _names(content.get("domain_names"), *domains.values())
     for name, found in domains.items():
         y, where = y_train if name == "domain" else y_test, f"{name} in {data_dir}"
-        domains[name] = image_data.check_labels(found, len(domain_names), where)
+        domains[name] = data_sets.check_labels(found, len(domain_names), where)
         if len(found) != len(y):
             raise DataError(
                 f"{where} has {len(found)} numbers for {len(y)} examples; each example"
@@ -72,7 +72,7 @@ def load(data_dir: str) -> image_data.ImageData:
             )
     clients = _clients(content, data_dir, y_train, y_test)
     check_scale(x_train, x_test, f"{data_dir}: x_train", "x_test")
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (x_train, y_train),
         (x_test, y_test),
         class_names,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, pickles, reading, tfds_data
+from tff_reg.tasks import data_sets, pickles, reading, tfds_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _PIXELS = 3 * 32 * 32
@@ -63,7 +63,7 @@ def load(
     *,
     mean: Sequence[float],
     std: Sequence[float],
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads either data set.
 
     Args:

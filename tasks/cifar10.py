@@ -8,7 +8,7 @@ as their paper says.
 from __future__ import annotations
 
 from tff_reg.tasks import cifar
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.data_sets import Examples
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
@@ -25,6 +25,6 @@ FILES = cifar.Files(
 DEFAULTS = cifar.defaults(10, FILES)
 
 
-def load(data_dir: str | None = None) -> ImageData:
+def load(data_dir: str | None = None) -> Examples:
     """Reads the images from files, or through TFDS; see `cifar.load`."""
     return cifar.load(DEFAULTS, FILES, data_dir, mean=MEAN, std=STD)

@@ -8,7 +8,7 @@ flip. (The FedMLB authors' code normalises CIFAR-100 with CIFAR-10's numbers.)
 from __future__ import annotations
 
 from tff_reg.tasks import cifar
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.data_sets import Examples
 
 MEAN = (0.5071, 0.4865, 0.4409)
 STD = (0.2673, 0.2564, 0.2762)
@@ -25,6 +25,6 @@ FILES = cifar.Files(
 DEFAULTS = cifar.defaults(100, FILES)
 
 
-def load(data_dir: str | None = None) -> ImageData:
+def load(data_dir: str | None = None) -> Examples:
     """Reads the images from files, or through TFDS; see `cifar.load`."""
     return cifar.load(DEFAULTS, FILES, data_dir, mean=MEAN, std=STD)

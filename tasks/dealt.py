@@ -10,8 +10,8 @@ from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
-from tff_reg.tasks import image_data, natural, reduced_data, splits
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks import data_sets, natural, reduced_data, splits
+from tff_reg.tasks.data_sets import Examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Dealt:
         each client's positions in them; None if they have none.
     """
 
-    data: ImageData
+    data: Examples
     positions: list[np.ndarray]
     names: Optional[list[str]] = None
     tests: Optional[tuple[np.ndarray, np.ndarray, list[np.ndarray]]] = None
 
 
-def deal(data: ImageData, settings: TaskSettings) -> Dealt:
+def deal(data: Examples, settings: TaskSettings) -> Dealt:
     """Partitions a task's training examples across clients.
 
     Args:
@@ -81,7 +81,7 @@ def deal(data: ImageData, settings: TaskSettings) -> Dealt:
     return Dealt(data, positions, names, of_tests)
 
 
-def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
+def _with_validation(data: Examples, share: float, seed: int) -> Examples:
     """Replaces the test examples by a share of the training examples."""
     units = np.arange(len(data.y_train)) if data.units is None else data.units
     count = max(1, round(share * np.unique(units).size))
@@ -92,7 +92,7 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     return data.train_part(train, **data.as_test(held))
 
 
-def _without_domains(data: ImageData, names: tuple[str, ...]) -> ImageData:
+def _without_domains(data: Examples, names: tuple[str, ...]) -> Examples:
     """Takes domains out of the training examples; they become the test examples."""
     known = data.domain_names
     for name in names:
@@ -115,13 +115,11 @@ def _without_domains(data: ImageData, names: tuple[str, ...]) -> ImageData:
     train = data.train_part(np.flatnonzero(~is_out), **test)
     if not data.is_normalized_by_own:
         return train
-    normalize_fn = image_data.normalization_of(train.x_train)
+    normalize_fn = data_sets.normalization_of(train.x_train)
     return dataclasses.replace(train, normalize_fn=normalize_fn)
 
 
-def _with_tail(
-    data: ImageData, factor: float, seed: int, scale: str | None
-) -> ImageData:
+def _with_tail(data: Examples, factor: float, seed: int, scale: str | None) -> Examples:
     """Keeps n * factor^(-c / (C - 1)) training examples of the c-th of C classes.
 
     Source: Y. Cui et al., "Class-Balanced Loss Based on Effective Number of Samples",

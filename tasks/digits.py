@@ -16,7 +16,7 @@ import importlib.metadata
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, splits
+from tff_reg.tasks import data_sets, splits
 from tff_reg.tasks.task_defaults import PROTOCOL, TaskDefaults
 
 # Mean and deviation of the training images' pixels divided by LARGEST_PIXEL.
@@ -57,7 +57,7 @@ def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return splits.by_share(labels, NUM_TEST, seed=_SPLIT_SEED)
 
 
-def load() -> image_data.ImageData:
+def load() -> data_sets.Examples:
     """Reads the images."""
     # Importing scikit-learn takes longer than a round.
     files = importlib.metadata.distribution("scikit-learn")
@@ -65,7 +65,7 @@ def load() -> image_data.ImageData:
     rows = np.loadtxt(str(path), np.uint8, delimiter=",")
     images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
     train, test = split(labels)
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (images[train], labels[train]),
         (images[test], labels[test]),
         range(10),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, images, reading, splits
+from tff_reg.tasks import data_sets, images, reading, splits
 from tff_reg.tasks.task_defaults import PROTOCOL_BY_DOMAIN, TaskDefaults
 
 TEST_SHARE = 0.1
@@ -32,7 +32,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str, image_size: int = IMAGE_SIZE) -> image_data.ImageData:
+def load(data_dir: str, image_size: int = IMAGE_SIZE) -> data_sets.Examples:
     """Reads all folders of `data_dir`, each a domain.
 
     Raises:
@@ -60,14 +60,14 @@ def read(folder: str, image_size: int, defaults: TaskDefaults) -> tuple:
     )
 
 
-def split(examples: tuple, where: str) -> image_data.ImageData:
+def split(examples: tuple, where: str) -> data_sets.Examples:
     """Holds out the test examples of what `read` returns."""
     x, y, domains, class_names, domain_names = examples
-    y = image_data.check_labels(y, len(class_names), where)
-    domains = image_data.check_labels(domains, len(domain_names), where)
+    y = data_sets.check_labels(y, len(class_names), where)
+    domains = data_sets.check_labels(domains, len(domain_names), where)
     groups = domains * len(class_names) + y
     train, test = splits.by_share(groups, round(y.size * TEST_SHARE), seed=_SPLIT_SEED)
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (x[train], y[train]),
         (x[test], y[test]),
         class_names,

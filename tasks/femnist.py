@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, tff_files
+from tff_reg.tasks import data_sets, tff_files
 
 _CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _FILE = tff_files.File(
@@ -30,7 +30,7 @@ _FILE = tff_files.File(
 DEFAULTS, clients = _FILE.defaults, _FILE.clients
 
 
-def load(data_dir: str, clients: Sequence[str] | None = None) -> image_data.ImageData:
+def load(data_dir: str, clients: Sequence[str] | None = None) -> data_sets.Examples:
     """Reads the images of some writers, or of all; see `tff_files.File.load`."""
     return _FILE.load(data_dir, clients, _convert, _CLASSES)
 

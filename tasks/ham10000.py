@@ -22,7 +22,7 @@ import csv
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, images, reading, splits
+from tff_reg.tasks import data_sets, images, reading, splits
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 TEST_SHARE = 0.1
@@ -49,7 +49,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
+def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> data_sets.Examples:
     """Reads the table and the two folders in `data_dir`.
 
     Raises:
@@ -67,7 +67,7 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     names, lesions = np.unique([row["lesion_id"] for row in rows], return_inverse=True)
     groups, num_test = domains * class_names.size + y, round(names.size * TEST_SHARE)
     train, test = splits.by_share(groups, num_test, seed=_SPLIT_SEED, units=lesions)
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (_read(paths, train, image_size), y[train]),
         (_read(paths, test, image_size), y[test]),
         class_names,

@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from tff_reg.lazy import np, tfds
-from tff_reg.tasks import image_data, images, natural, reading
+from tff_reg.tasks import data_sets, images, natural, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 DEFAULTS = TaskDefaults(
@@ -28,7 +28,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
+def load(data_dir: str, image_size: int | None = None) -> data_sets.Examples:
     """Reads `train` and `test` in `data_dir`; images keep their size by default.
 
     Raises:
@@ -61,7 +61,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
             f"{data_dir}: images of train and test have different sizes; give "
             "image_size=N to bring all to one size."
         )
-    return image_data.of_parts(train, test, class_names, data_dir)
+    return data_sets.of_parts(train, test, class_names, data_dir)
 
 
 def clients(data_dir: str, **_: Any) -> list[str]:
@@ -75,7 +75,7 @@ def clients(data_dir: str, **_: Any) -> list[str]:
 
 def _of_clients(
     data_dir: str, folders: list[str], image_size: int | None
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads the photographs of clients; a client need not have all classes."""
     parts: list[Any] = []
     for folder in folders:
@@ -94,7 +94,7 @@ def _of_clients(
     x = images.read(paths.tolist(), image_size)
     train, test = zip(*(np.split(each, [len(parts[0][0])]) for each in (x, labels)))
     owners = parts[1][2] if parts[1][2].any() else None
-    return image_data.of_parts(
+    return data_sets.of_parts(
         train, test, class_names, data_dir, **natural.numbered(parts[0][2], owners)
     )
 

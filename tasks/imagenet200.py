@@ -25,7 +25,7 @@ import os
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, images, reading
+from tff_reg.tasks import data_sets, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 # Mean and deviation of ImageNet's training images.
@@ -62,7 +62,7 @@ def choose_classes(names: list[str]) -> list[str]:
 
 def load(
     data_dir: str, image_size: int = _IMAGE_SIZE, class_list: str | None = None
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads `train` and `val` in `data_dir`.
 
     A class list is a text file with one class per line, such as n01440764. Without a
@@ -99,7 +99,7 @@ def load(
             "a smaller image_size."
         )
     margin = images.IMAGENET_MARGIN
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (images.read(paths, image_size, margin=margin), y_train),
         (images.read(test_paths, image_size, margin=margin), y_test),
         class_names,

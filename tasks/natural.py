@@ -9,7 +9,7 @@ from tff_reg.data import partitions
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.data_sets import Examples
 
 NAME = partitions.natural.__name__
 
@@ -20,7 +20,7 @@ def numbered(
     *,
     clients: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Returns the fields of `ImageData` for each example's client, a number or text.
+    """Returns the fields of `Examples` for each example's client, a number or text.
 
     Clients are sorted by name, by default those with training examples; -1 is a test
     example of another client.
@@ -34,7 +34,7 @@ def numbered(
     return found
 
 
-def named(data: ImageData, settings: TaskSettings) -> tuple[list[str], list | None]:
+def named(data: Examples, settings: TaskSettings) -> tuple[list[str], list | None]:
     """Returns the names of the clients that take part, and their test positions.
 
     Raises:

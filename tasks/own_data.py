@@ -21,7 +21,7 @@ from tff_reg.settings import SettingError
 
 arrays = lazy.module("tff_reg.tasks.arrays")
 dealt = lazy.module("tff_reg.tasks.dealt")
-image_data = lazy.module("tff_reg.tasks.image_data")
+data_sets = lazy.module("tff_reg.tasks.data_sets")
 task_defaults = lazy.module("tff_reg.tasks.task_defaults")
 task_lib = lazy.module("tff_reg.tasks.task")
 
@@ -266,10 +266,10 @@ class OwnData:
         """
         # If examples are held out, they replace these test examples.
         x_test, y_test = self.test or (self.x[:1], self.y[:1])
-        normalize_fn = image_data.normalization_of(self.x)
+        normalize_fn = data_sets.normalization_of(self.x)
         if self._model_fn is not None:
             normalize_fn = dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
-        data = image_data.ImageData(
+        data = data_sets.Examples(
             self.x, self.y, x_test, y_test, normalize_fn, self._class_names
         )
         if self.positions is None:

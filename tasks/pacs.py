@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from tff_reg.tasks import arrays, domain_folders, image_data, reading
+from tff_reg.tasks import arrays, data_sets, domain_folders, reading
 from tff_reg.tasks.task_defaults import PROTOCOL_BY_DOMAIN, DataError, TaskDefaults
 
 _FOLDER = "PACS"
@@ -40,7 +40,7 @@ DEFAULTS = TaskDefaults(
 
 def load(
     data_dir: str, image_size: int = domain_folders.IMAGE_SIZE
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads the folder `PACS` at or in `data_dir`, or an .npz file without resizing.
 
     Raises:

@@ -12,7 +12,7 @@ from tff_reg.data import augmentation
 from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.data_sets import Examples
 from tff_reg.tasks.task_defaults import TaskDefaults, TaskError
 
 _SEED = 2718
@@ -26,7 +26,7 @@ _NUM_EXAMPLES = 10_000
 _NUM_DOMAINS = 4
 
 
-def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
+def subset(data: Examples, scale: scale_lib.Scale) -> Examples:
     """Returns a part of the examples, always the same part.
 
     Args:
@@ -47,11 +47,11 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
 
 
 def of_clients(
-    data: ImageData,
+    data: Examples,
     positions: list[np.ndarray],
     tests: list[np.ndarray] | None,
     scale: scale_lib.Scale,
-) -> tuple[ImageData, list[np.ndarray]]:
+) -> tuple[Examples, list[np.ndarray]]:
     """Returns a part of the test examples, and with `tiny` of each client's, too.
 
     The clients, of which there are fewer already, keep their own test examples (with
@@ -86,7 +86,7 @@ def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray
 
 def synthetic(
     defaults: TaskDefaults, scale: scale_lib.Scale, image_size: int | None = None
-) -> ImageData:
+) -> Examples:
     """Makes random images of a task's image shape and number of examples.
 
     Args:
@@ -126,7 +126,7 @@ def synthetic(
     def images(count: int) -> np.ndarray:
         return generator.integers(0, 256, (count, *shape), dtype=np.uint8)
 
-    return ImageData(
+    return Examples(
         x_train=images(num_train),
         y_train=turn // (num_domains or 1) % num_classes,
         x_test=images(num_test),

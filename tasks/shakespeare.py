@@ -15,7 +15,7 @@ from typing import Any
 from tff_reg.data import dtypes
 from tff_reg.lazy import np
 from tff_reg.models import names
-from tff_reg.tasks import image_data, tff_files
+from tff_reg.tasks import data_sets, tff_files
 
 _CHARACTERS = string.ascii_letters + string.digits + "\n\r !\"#$%&'()*,-./:;?@[]_"
 _TOKENS = {character: number for number, character in enumerate(_CHARACTERS, 2)}
@@ -34,7 +34,7 @@ DEFAULTS, clients = _FILE.defaults, _FILE.clients
 
 def load(
     data_dir: str, sequence_length: int = 80, clients: Sequence[str] | None = None
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads lines: uint8 [n, sequence_length]; see `tff_files.File.load`."""
 
     def convert(feature: Any) -> tuple[np.ndarray, np.ndarray]:

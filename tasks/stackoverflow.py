@@ -18,7 +18,7 @@ from typing import Any
 from tff_reg.data import dtypes
 from tff_reg.lazy import np
 from tff_reg.models import names
-from tff_reg.tasks import image_data, reading, tff_files
+from tff_reg.tasks import data_sets, reading, tff_files
 
 _COUNTS = "stackoverflow.word_count"
 _FILE = tff_files.File(
@@ -38,7 +38,7 @@ def load(
     sequence_length: int = 20,
     vocabulary_size: int = 10_000,
     clients: Sequence[str] | None = None,
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads sentences: float32 [n, sequence_length]; see `tff_files.File.load`."""
     counts = os.path.join(data_dir, _COUNTS)
     if os.path.exists(counts):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, reading, tfds_data
+from tff_reg.tasks import data_sets, reading, tfds_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _SIDE = 96
@@ -38,7 +38,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str | None = None) -> image_data.ImageData:
+def load(data_dir: str | None = None) -> data_sets.Examples:
     """Reads `stl10_binary`, at or in `data_dir`; None reads through TFDS.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 from tff_reg.data import dtypes
 from tff_reg.lazy import np
 from tff_reg.models import names
-from tff_reg.tasks import image_data, tables
+from tff_reg.tasks import data_sets, tables
 from tff_reg.tasks.tables import clients as clients
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
@@ -27,7 +27,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str, **columns: Any) -> image_data.ImageData:
+def load(data_dir: str, **columns: Any) -> data_sets.Examples:
     """Reads the file `data_dir`: float32 [n, features]; see `tables.load`."""
 
     def features(frame: Any, train: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import np, pandas
-from tff_reg.tasks import image_data, natural, splits
+from tff_reg.tasks import data_sets, natural, splits
 from tff_reg.tasks.task_defaults import DataError
 
 LABEL, CLIENT, SPLIT = "label", "client", "split"
@@ -20,7 +20,7 @@ def load(
     features: Callable[[Any, np.ndarray], tuple[np.ndarray, dict[str, Any]]],
     label_column: str | None = None,
     client_column: str | None = None,
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads a table.
 
     Without a column `split`, a tenth of the rows of each client (of each class, without
@@ -29,7 +29,7 @@ def load(
     Args:
       path: The file.
       features: From the other columns and the positions of the training examples to the
-        examples [n, ...] and other fields of `ImageData`.
+        examples [n, ...] and other fields of `Examples`.
       label_column: The column of the classes; None for `label`.
       client_column: The column of the clients; None for `client`, if there is one.
 
@@ -61,7 +61,7 @@ def load(
     if owners is not None:
         fields |= natural.numbered(*(owners[rows] for rows in parts))
     train, test = ((x[rows], labels[rows]) for rows in parts)
-    return image_data.of_parts(train, test, classes, path, **fields)
+    return data_sets.of_parts(train, test, classes, path, **fields)
 
 
 def clients(

@@ -19,8 +19,8 @@ from tff_reg.data import (
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
 from tff_reg.tasks import networks
+from tff_reg.tasks.data_sets import Examples
 from tff_reg.tasks.dealt import Dealt
-from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
 # The batch size in TFF's own view of a task; no setting changes it.
@@ -148,7 +148,7 @@ def build(
 
 def _baseline_datasets(
     client_data: client_data_lib.ArrayClientData,
-    data: ImageData,
+    data: Examples,
     normalize_fn: Callable,
 ) -> tff.simulation.baselines.BaselineTaskDatasets:
     """Returns TFF's view of the data: normalised batches in the stored order."""

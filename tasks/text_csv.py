@@ -12,7 +12,7 @@ from typing import Any
 from tff_reg.data import dtypes
 from tff_reg.lazy import np, tf
 from tff_reg.models import names
-from tff_reg.tasks import image_data, tables
+from tff_reg.tasks import data_sets, tables
 from tff_reg.tasks.tables import clients as clients
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
@@ -35,7 +35,7 @@ def load(
     sequence_length: int = 64,
     vocabulary_size: int = 10_000,
     **columns: Any,
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads the file `data_dir`: float32 [n, sequence_length]; see `tables.load`."""
 
     def features(frame: Any, train: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tff_reg.lazy import np, requests, tfds
-from tff_reg.tasks import image_data
+from tff_reg.tasks import data_sets
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _BATCH_SIZE = 1000
@@ -18,7 +18,7 @@ def load_or_read(
     data_dir: str | None,
     read: Callable[[str], tuple],
     **options: Any,
-) -> image_data.ImageData:
+) -> data_sets.Examples:
     """Reads a task's data set from its own files, or through TFDS.
 
     Args:
@@ -26,7 +26,7 @@ def load_or_read(
       data_dir: The folder of the files; None for TFDS.
       read: Takes `data_dir`; returns training images and labels, test images and
         labels, and the classes' names.
-      **options: Options of `image_data.of_parts`.
+      **options: Options of `data_sets.of_parts`.
 
     Returns:
       The data.
@@ -45,7 +45,7 @@ def load_or_read(
             f"{where} names {len(names)} classes; there should be "
             f"{defaults.num_classes}."
         )
-    return image_data.of_parts(train, test, names, where, **options)
+    return data_sets.of_parts(train, test, names, where, **options)
 
 
 def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tff_reg.lazy import np, protobuf_message, tf
-from tff_reg.tasks import image_data, natural, reading
+from tff_reg.tasks import data_sets, natural, reading
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults
 
 _SITE = "https://storage.googleapis.com/tff-datasets-public/"
@@ -90,7 +90,7 @@ class File:
         convert: Callable[[Any], tuple[np.ndarray, np.ndarray]],
         class_names: Sequence[str],
         **fields: Any,
-    ) -> image_data.ImageData:
+    ) -> data_sets.Examples:
         """Reads the training and the test examples of clients.
 
         Args:
@@ -98,7 +98,7 @@ class File:
           clients: Their names; None for all clients.
           convert: From a stored example's features to examples [n, ...] and labels [n].
           class_names: A name for each class.
-          **fields: Other fields of `ImageData`.
+          **fields: Other fields of `Examples`.
 
         Raises:
           DataError: If the file is missing, damaged or of another data set.
@@ -117,7 +117,7 @@ class File:
         names = clients or self.clients(data_dir)
         fields |= natural.numbered(*owners, clients=names)
         train, test = parts
-        return image_data.of_parts(train, test, class_names, data_dir, **fields)
+        return data_sets.of_parts(train, test, class_names, data_dir, **fields)
 
 
 def values_of(feature: Any, name: str) -> Any:

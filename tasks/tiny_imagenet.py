@@ -16,7 +16,7 @@ import os
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import image_data, images, reading
+from tff_reg.tasks import data_sets, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 MEAN = (0.4802, 0.4481, 0.3975)
@@ -40,7 +40,7 @@ DEFAULTS = TaskDefaults(
 )
 
 
-def load(data_dir: str) -> image_data.ImageData:
+def load(data_dir: str) -> data_sets.Examples:
     """Reads the folder `tiny-imagenet-200` at or in `data_dir`.
 
     Raises:
@@ -55,7 +55,7 @@ def load(data_dir: str) -> image_data.ImageData:
         raise DEFAULTS.missing(f"{train} has no folders of classes")
     paths, y_train = images.read_classes(train, class_names, below="images")
     test_paths, y_test = _annotated(os.path.join(folder, "val"), class_names)
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (_read(paths), y_train),
         (_read(test_paths), y_test),
         class_names,

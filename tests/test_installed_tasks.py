@@ -9,7 +9,7 @@ from tests import commands
 
 _TASK = """
 from tff_reg.lazy import np
-from tff_reg.tasks import TaskDefaults, image_data
+from tff_reg.tasks import TaskDefaults, data_sets
 
 DEFAULTS = TaskDefaults(
     name="stripes",
@@ -28,7 +28,7 @@ def load():
     along = np.tile(np.arange(8) % 2, (8, 1)) * 255
     images = np.where(labels[:, None, None] == 1, along, along.T)
     images = images.astype(np.uint8)[..., np.newaxis]
-    return image_data.of_parts(
+    return data_sets.of_parts(
         (images[:40], labels[:40]), (images[40:], labels[40:]), range(2), "stripes"
     )
 """

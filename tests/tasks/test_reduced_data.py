@@ -6,7 +6,7 @@ import pytest
 from tff_reg import tasks
 from tff_reg.experiment.config import scale
 from tff_reg.tasks import digits, reduced_data
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.data_sets import Examples
 
 TINY = scale.parse("tiny")
 
@@ -16,7 +16,7 @@ def numbered_data(num_classes, num_domains, count):
     position = np.arange(count, dtype=np.int32)
     images = np.zeros((count, 2, 2, 1), np.uint8)
     images[:, 0, 0, 0] = position % 256
-    return ImageData(
+    return Examples(
         x_train=images,
         y_train=position % num_classes,
         x_test=images[:50],

@@ -13,7 +13,7 @@ from tff_reg.tasks.task_defaults import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData:
+class Examples:
     """The examples of a task.
 
     Images are kept as stored; `normalize_fn` scales and normalises them.
@@ -70,7 +70,7 @@ class ImageData:
         strata = self.y_train.astype(np.int64) * (len(self.domain_names) or 1)
         return strata if self.domains is None else strata + self.domains
 
-    def train_part(self, positions: np.ndarray, **changes: Any) -> ImageData:
+    def train_part(self, positions: np.ndarray, **changes: Any) -> Examples:
         """Returns the data with some of the training examples, and other changes."""
         part = self._part(
             ("x_train", "y_train", "domains", "clients", "units"), positions
@@ -156,16 +156,16 @@ def of_parts(
     *where: str,
     normalize_fn: Callable | None = None,
     **options: Any,
-) -> ImageData:
+) -> Examples:
     """Makes a data set from a training and a test part, and checks their labels.
 
     Args:
-      train: Images as in `ImageData`, and labels, whole numbers [n].
+      train: Images as in `Examples`, and labels, whole numbers [n].
       test: Test images and labels, in the same form.
       class_names: One name for each class, in the order of the labels.
       *where: The source of the parts, for messages: one for both, or one for each.
       normalize_fn: None for the training images' own mean and deviation.
-      **options: Other fields of `ImageData`.
+      **options: Other fields of `Examples`.
 
     Returns:
       The data.
@@ -174,7 +174,7 @@ def of_parts(
       DataError: If there are no labels, or a label has no class.
     """
     names = tuple(map(str, class_names))
-    return ImageData(
+    return Examples(
         x_train=train[0],
         y_train=check_labels(train[1], len(names), where[0]),
         x_test=test[0],

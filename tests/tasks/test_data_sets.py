@@ -5,13 +5,13 @@ import pytest
 
 from tests.tasks import layouts
 from tff_reg import tasks
-from tff_reg.tasks import image_data
+from tff_reg.tasks import data_sets
 
 
 def test_images_get_mean_0_and_deviation_1_channel_by_channel():
     # More than are counted at a time, with channels that differ.
     images = layouts.random_images(2500, 3, 4, 3) // np.array([1, 2, 5], np.uint8)
-    found = image_data.normalization_of(images)(images).numpy()
+    found = data_sets.normalization_of(images)(images).numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found.mean((0, 1, 2)), 0, atol=1e-4)
     np.testing.assert_allclose(found.std((0, 1, 2)), 1, atol=1e-4)
@@ -19,7 +19,7 @@ def test_images_get_mean_0_and_deviation_1_channel_by_channel():
 
 def test_a_channel_of_one_value_becomes_0():
     images = np.full((2, 3, 3, 1), 7, np.uint8)
-    found = image_data.normalization_of(images)(images).numpy()
+    found = data_sets.normalization_of(images)(images).numpy()
     np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
@@ -33,5 +33,5 @@ def test_a_channel_of_one_value_becomes_0():
 )
 def test_raises_on_labels_that_are_no_classes(labels, words):
     with pytest.raises(tasks.DataError, match=words):
-        image_data.check_labels(np.array(labels), 3, "it")
-    assert image_data.check_labels(np.array([0, 2]), 3, "it").dtype == np.int32
+        data_sets.check_labels(np.array(labels), 3, "it")
+    assert data_sets.check_labels(np.array([0, 2]), 3, "it").dtype == np.int32
