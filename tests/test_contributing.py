@@ -13,6 +13,10 @@ from tests import commands, documents
 # What a change is run with, and what must be said: by the beginning of its diff.
 SMALL = ("--scale=tiny", "--total_rounds=1", "--local_epochs=1", "--model=cnn")
 SHOWN = {
+    "tff_reg/experiment/config/work_settings.py": (
+        ("run", "--process=fedavg", "--late_share=0.5"),
+        "--late_share",
+    ),
     "tasks/__init__.py": (
         ("run", "--process=fedavg", "--task=wine", *SMALL[:3]),
         "wine, 48 training",
@@ -63,5 +67,6 @@ def test_a_change_of_ten_lines_is_all_that_is_needed(copy, file):
         text=True,
         timeout=commands.PATIENCE_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    # The setting is refused, as it stands alone.
+    assert done.returncode == (2 if said.startswith("--") else 0), done.stderr
+    assert said in (done.stderr or done.stdout)
