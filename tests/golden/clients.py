@@ -112,7 +112,7 @@ class Client:
             self._hparams,
             tf.constant(round_num),
             rate_factor,
-            {local_round.MODEL: model},
+            model,
             data,
             client or {},
             server or {},

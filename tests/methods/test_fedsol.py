@@ -121,7 +121,7 @@ def test_the_global_model_is_evaluated_with_its_own_statistics():
         {"learning_rate": tf.constant(0.1)},
         tf.constant(1),
         1.0,
-        {local_round.MODEL: weights},
+        weights,
         [],
         {},
         {},

@@ -67,7 +67,7 @@ def _needs(one):
 
 def _references(model, term, weights):
     """The models that the term reads, all with weights of their own."""
-    names = (method.GLOBAL, method.PREVIOUS, method.AVERAGED, method.EVALUATED)
+    names = (method.GLOBAL, method.PREVIOUS, "averaged", method.EVALUATED)
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)

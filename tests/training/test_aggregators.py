@@ -218,9 +218,8 @@ def test_the_state_of_an_aggregator_is_restored_from_a_file(tmp_path):
     read = process_state.read_state(tmp_path / "state.npz", like=process.initialize())
     for found, value in zip(tf.nest.flatten(read), tf.nest.flatten(output.state)):
         np.testing.assert_array_equal(found, value)
-    assert tf.nest.flatten(read.aggregator) and tf.nest.flatten(
-        read.finalizer["uploads"]
-    )
+    assert all(map(tf.nest.flatten, read.aggregator.values()))
+    assert list(read.aggregator) == ["updates", "uploads"]
 
 
 def test_private_noise_has_the_deviation_of_its_multiplier_and_is_new_every_time():

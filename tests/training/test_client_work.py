@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tff_reg import data, methods, models, runtime, training
 from tff_reg.lazy import keras
 from tff_reg.runtime import visits
-from tff_reg.training import client_update, numbers
+from tff_reg.training import client_work, numbers
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 SGD = training.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
@@ -98,7 +98,7 @@ def test_both_forms_train_alike():
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_batch_is_empty_where_it_has_no_examples(count):
     x = {"a": tf.zeros([count, 3]), "no columns": tf.zeros([count, 0])}
-    found = client_update._has_examples(x, tf.zeros([count]), tf.zeros([]))
+    found = client_work._has_examples(x, tf.zeros([count]), tf.zeros([]))
     assert bool(found) == (count > 0)
 
 

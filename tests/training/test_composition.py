@@ -108,7 +108,7 @@ def test_fedgkd_averages_the_global_models_not_fedacgs_broadcasts():
     for _ in range(3):
         models_.append(process.get_model_weights(state).trainable[0])
         state = process.next(state, random_clients.clients((6, 9))).state
-    history = state.distributor[1]
+    history = state.finalizer["memory"]["averaged"]
     np.testing.assert_array_equal(history["models"][0][:3], models_[::-1])
     assert history["count"] == 3
 
@@ -166,7 +166,7 @@ def test_means_of_different_numbers_of_models_are_refused():
         name = "othergkd"
 
     both = [methods.FedGKD(), OtherGKD(averaged_rounds=3)]
-    with pytest.raises(ValueError, match="the same averaged_rounds"):
+    with pytest.raises(ValueError, match="share the memory 'averaged'"):
         training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 

@@ -262,17 +262,12 @@ def _trace(process: Any) -> _Step:
         model = client_round.model
         weights = list(model.trainable_variables)
         start = _like(weights)
-        client, server = {}, {}
-        for m in training.methods:
-            client |= _like(memories.initial(m, "client_memory", weights))
-            known = memories.initial(m, "server_memory", weights)
-            sent = memories.sent_keys(m.name, m.server_memory)
-            server |= _like({name: known[name] for name in sent})
+        methods = training.methods
+        client = _like(memories.first(methods, "client_memory", weights))
+        known = memories.first(methods, "server_memory", weights)
+        server = _like(memories.leaving(methods, known, weights))
         fixed = list(model.non_trainable_variables)
-        received = {
-            local_round.MODEL: tff.learning.models.ModelWeights(start, _like(fixed)),
-            method_lib.AVERAGED: _like(weights),
-        }
+        received = tff.learning.models.ModelWeights(start, _like(fixed))
         scalar = tf.TensorSpec([], description.hparams_dtype)
         optimizer = training.optimizer
         hparams = optimizer.get_hparams(optimizer.initialize(scalar))

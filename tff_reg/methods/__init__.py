@@ -20,7 +20,7 @@ from tff_reg.methods.catalogue import (
 )
 from tff_reg.methods.checks import IncompatibleMethodsError
 from tff_reg.methods.contract import ContractError, HookError
-from tff_reg.methods.memories import initial_weights, sent, shared, zeros
+from tff_reg.methods.memories import initial_weights, recent, sent, shared, zeros
 from tff_reg.methods.method import (
     CLASSIFIER,
     DRIFT,
@@ -62,6 +62,7 @@ __all__ = [
     "methods",
     "names",
     "parse",
+    "recent",
     "sent",
     "settings",
     "shared",

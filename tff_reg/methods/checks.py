@@ -59,7 +59,7 @@ def check_memories(methods: Sequence[Method]) -> None:
     """Checks the memories that the methods of a combination declare."""
     seen: dict[Any, Any] = {}
     for method in methods:
-        for name in (words.GLOBAL, words.EVALUATED, words.AVERAGED, words.LOCAL):
+        for name in (words.GLOBAL, words.EVALUATED, words.LOCAL):
             if name in method.client_memory:
                 raise contract.HookError(
                     f"{method.name}.client_memory: {name!r} is the name of a model"

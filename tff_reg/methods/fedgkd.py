@@ -21,7 +21,9 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import cards, distillation, method, papers
+from tff_reg.methods import cards, distillation, memories, method, papers
+
+_AVERAGED = "averaged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,11 @@ class FedGKD(method.Method):
         maximum=1000,
     )
 
+    @property
+    def server_memory(self) -> method.Declarations:  # pyright: ignore
+        return {_AVERAGED: memories.recent(self.averaged_rounds)}
+
     def term(self, step: method.Step) -> method.Term:
-        target = step.outputs_of(method.AVERAGED).logits
+        target = step.outputs_of(_AVERAGED).logits
         value = distillation.divergence(target, step.outputs.logits, self.temperature)
         return method.Term(raw=value, weighted=0.5 * self.strength * value)

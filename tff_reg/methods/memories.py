@@ -2,6 +2,7 @@
 
     client_memory = {"s": memories.zeros}
     server_memory = {"s": memories.sent(memories.zeros)}
+    server_memory = {"mean": memories.recent(5)}
 
 A memory has a name and a function that makes its first value, a structure of tensors,
 from the initial trainable weights. It belongs to its method, even if another method of
@@ -11,6 +12,7 @@ the combination uses the same name, unless it is `shared`.
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
@@ -62,6 +64,51 @@ def sent(memory: Declaration) -> Declared:
 def shared(memory: Declaration) -> Declared:
     """Declares a memory that is shared by all methods which declare it as shared."""
     return declared(memory)._replace(is_shared=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recent:
+    """The first value of `recent`, and what follows it: the last models' weights.
+
+    A memory has `models`, for each weight [num_models, ...], the newest first, of which
+    `count` are there; the others are zeros.
+    """
+
+    num_models: int
+
+    def __call__(self, weights: Sequence[Any]) -> collections.OrderedDict[str, Any]:
+        models = [tf.zeros([self.num_models, *w.shape], w.dtype) for w in weights]
+        return collections.OrderedDict[str, Any](models=models, count=tf.constant(0))
+
+    def added(self, history: Any, weights: Sequence[Any]) -> Any:
+        """Returns the history with these weights as the newest, if they are others."""
+        pairs = list(zip(weights, history["models"]))
+        is_same = tf.reduce_all(
+            [tf.reduce_all(tf.equal(w, old[0])) for w, old in pairs]
+        )
+        is_new = tf.logical_or(tf.equal(history["count"], 0), tf.logical_not(is_same))
+        models = [
+            tf.where(is_new, tf.concat([[w], old], axis=0)[: self.num_models], old)
+            for w, old in pairs
+        ]
+        count = history["count"] + tf.cast(is_new, tf.int32)
+        found = dict(models=models, count=tf.minimum(count, self.num_models))
+        return collections.OrderedDict[str, Any](found)
+
+    def mean(self, history: Any, weights: Sequence[Any]) -> list[Any]:
+        """Returns the mean of the models, these weights among them."""
+        new = self.added(history, weights)
+        total = [m[0] + tf.reduce_sum(m[1:], axis=0) for m in new["models"]]
+        return [t / tf.cast(new["count"], t.dtype) for t in total]
+
+
+def recent(num_models: int) -> Declared:
+    """Declares a server memory whose value at clients is the mean of the last models.
+
+    The global models' trainable weights, this round's included; rounds that left the
+    model as it was are skipped. All methods with such a memory of one name share it.
+    """
+    return Declared(Recent(num_models), is_sent=True, is_shared=True)
 
 
 def declared(memory: Declaration) -> Declared:
@@ -139,10 +186,42 @@ def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, An
     return found
 
 
-def sent_keys(method: str, declarations: Mapping[str, Declaration]) -> list[str]:
-    """Returns the keys of the memories that the server sends to clients."""
-    return [
-        key
-        for name, key in keys(method, declarations).items()
-        if declared(declarations[name]).is_sent
-    ]
+def first(
+    methods: Sequence[Any], attribute: str, weights: Sequence[Any]
+) -> collections.OrderedDict[str, Any]:
+    """Computes the first values of all methods' memories, by key."""
+    found: dict[str, Any] = collections.OrderedDict()
+    for method in methods:
+        found.update(initial(method, attribute, weights))
+    return found
+
+
+def leaving(
+    methods: Sequence[Any], memory: Mapping[str, Any], weights: Sequence[Any]
+) -> collections.OrderedDict[str, Any]:
+    """Returns by key what the server sends to clients of its memories."""
+    found: dict[str, Any] = collections.OrderedDict()
+    for key, each in _of_server(methods).items():
+        if each.is_sent:
+            is_recent, value = isinstance(each.initial, Recent), memory[key]
+            found[key] = each.initial.mean(value, weights) if is_recent else value
+    return found
+
+
+def with_recent(
+    methods: Sequence[Any], memory: Mapping[str, Any], weights: Sequence[Any]
+) -> collections.OrderedDict[str, Any]:
+    """Returns the server's memories after a round that began with these weights."""
+    new = collections.OrderedDict(memory)
+    for key, each in _of_server(methods).items():
+        if isinstance(each.initial, Recent):
+            new[key] = each.initial.added(memory[key], weights)
+    return new
+
+
+def _of_server(methods: Sequence[Any]) -> dict[str, Any]:
+    return {
+        key: declared(method.server_memory[name])
+        for method in methods
+        for name, key in keys(method.name, method.server_memory).items()
+    }

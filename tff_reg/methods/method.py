@@ -47,7 +47,6 @@ from tff_reg.methods.states import (
     Term as Term,
 )
 from tff_reg.methods.words import (
-    AVERAGED as AVERAGED,
     CLASSIFIER as CLASSIFIER,
     DRIFT as DRIFT,
     EVALUATED as EVALUATED,
@@ -95,8 +94,6 @@ class Method:
         trainable weights to the first value; see `tff_reg.methods.memories`.
       server_memory: The server's memories, in the same form; clients get `sent` ones.
       uploads: Names of all uploads that `finish` returns.
-      averaged_rounds: The number of global models, including this round's, in the mean
-        that `step.outputs_of("averaged")` uses.
       if_adaptive: End of a warning: the effect of an adaptive client optimiser on the
         method.
       card: The method's card in the documentation; None if it has no page there.
@@ -118,7 +115,6 @@ class Method:
     client_memory: Mapping[str, memories.Declaration] = {}
     server_memory: Mapping[str, memories.Declaration] = {}
     uploads: Sequence[str] = ()
-    averaged_rounds: int = 0
     if_adaptive: ClassVar[str] = ""
     card: ClassVar[Optional[cards.Card]] = None
     when_finetuned: ClassVar[Mapping[str, Any]] = {}

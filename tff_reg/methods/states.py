@@ -121,9 +121,8 @@ class Step:
         the same batch.
       outputs_of: Function from a model's name to the model's outputs for the batch, as
         constants, computed once per step: "global" for the received model,
-        "evaluated" for it in evaluation mode, "averaged" for the mean of the last
-        `averaged_rounds` global models, or the name of a client memory in the weights'
-        shapes.
+        "evaluated" for it in evaluation mode, or the name of a client memory, or of a
+        server memory that was sent, in the weights' shapes.
       classify_from: Function of (model, features) giving the logits of features of
         several blocks, as `BlockModel.classify_from`. The model is "local" or a name
         that `outputs_of` takes; weights of the latter are constants, but gradients flow

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-# The models that a term may read, beside client memories in the weights' shapes.
+# The models that a term may read, beside memories in the weights' shapes.
 LOCAL = "local"
 GLOBAL = "global"  # The received model.
 EVALUATED = "evaluated"  # The received model in evaluation mode.
-AVERAGED = "averaged"  # The mean of the last rounds' global models.
 PREVIOUS = "previous"  # The client's own model at the end of its previous round.
 
 # Roles that only one method of a combination can have.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from tff_reg.lazy import tf
 
 
 class Visit(NamedTuple):
@@ -81,3 +84,9 @@ class ClientOutput(NamedTuple):
     uploads: Mapping[str, Any]
     has_trained: Any
     share: Mapping[str, Any]
+
+
+def as_tensors(output: ClientOutput) -> ClientOutput:
+    """Converts an output's values to tensors, and its metrics to an OrderedDict."""
+    output = output._replace(metrics=collections.OrderedDict(output.metrics))
+    return tf.nest.map_structure(tf.convert_to_tensor, output)

@@ -21,25 +21,21 @@ from tff_reg.training import (
     adaptation,
     aggregation,
     aggregators,
-    averaging,
-    client_work as client_work_lib,
     data_forms,
     description as description_lib,
-    finalizer as finalizer_lib,
     local_training,
-    memory as memory_lib,
     optimizers,
+    process as process_lib,
     process_settings,
     schedules,
     server as server_lib,
-    stateful,
     update_drift,
     weighing,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
 Process = Union[
-    tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
+    tff.learning.templates.LearningProcess, process_lib.StatefulLearningProcess
 ]
 
 # Arguments that `build` passes to `build_regularized`.
@@ -152,11 +148,6 @@ def build_regularized(
         client_weighting = tff.learning.ClientWeighting.UNIFORM
     _check_server(training.methods, server_optimizer, client_weighting)
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
-    build_work = functools.partial(
-        client_work_lib.build_client_work,
-        client_weighting=client_weighting,
-        metrics_aggregator=metrics_aggregator,
-    )
     if measures_drift and model_aggregator is not None:
         raise ValueError(
             "measures_drift needs the plain mean: leave the model_aggregator out."
@@ -164,9 +155,10 @@ def build_regularized(
     process = _compose(
         description_lib.describe(model_fn, training),
         server_optimizer,
+        client_weighting,
         model_distributor,
         model_aggregator,
-        build_work,
+        metrics_aggregator,
         measures_drift,
     )
     server_schedule = getattr(server_optimizer, "schedule", schedules.constant())
@@ -189,9 +181,10 @@ def build_regularized(
 def _compose(
     description: description_lib.Description,
     server_optimizer: tff.learning.optimizers.Optimizer,
+    client_weighting: tff.learning.ClientWeighting,
     model_distributor: Optional[tff.learning.templates.DistributionProcess],
     model_aggregator: Optional[aggregators.AggregationFactory],
-    build_work: Callable[..., client_work_lib.ClientWork],
+    metrics_aggregator: Optional[Callable[..., Any]],
     measures_drift: bool,
 ) -> Process:
     """Composes the process of a described model and its methods."""
@@ -210,61 +203,27 @@ def _compose(
         weighing=weighs,
         weight_dtype=weight_dtype,
     )
-    memories = memory_lib.build_memories(training.methods, weights_type)
-    client_work = build_work(description, memories)
-    finalizer = finalizer_lib.build_finalizer(
-        server_optimizer,
-        weights_type,
-        next((m.name for m in training.methods if m.server_step), None),
-    )
-    server = server_lib.Server(finalizer)
-    if training.is_stateful:
-        uploads_type = client_work.next.type_signature.result.uploads.member
-        server = server_lib.RememberingServer(
-            finalizer,
-            memories,
-            aggregation.build_upload_aggregator(model_aggregator, uploads_type),
-            description,
-            uploads_type,
-        )
-    share_type = client_work.next.type_signature.result.share.member
-    weigh = weighing.build(training.methods, share_type, weight_dtype)
     if measures_drift:
         groups = update_drift.groups_of(description.model_fn())
         aggregator = update_drift.measured(aggregator, description.update_type, groups)
-    parts = stateful.Parts(
-        description.initial_weights,
-        _distributor(description, model_distributor),
-        client_work,
+    process = process_lib.compose(
+        description,
+        server_lib.Server(
+            server_optimizer, training, said=description.said, kept=description.kept
+        ),
+        client_weighting,
+        model_distributor
+        or tff.learning.templates.build_broadcast_process(weights_type),
         aggregator,
-        server,
-        memories,
-        weigh,
+        functools.partial(aggregation.build_upload_aggregator, model_aggregator),
+        functools.partial(weighing.build, training.methods, dtype=weight_dtype),
+        (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
+            description.metric_finalizers
+        ),
     )
-    process = stateful.compose_process(parts, training.clients_remember)
     process.model_fn = description.model_fn
     process.description = description
     return process
-
-
-def _distributor(
-    description: description_lib.Description,
-    model_distributor: Optional[tff.learning.templates.DistributionProcess],
-) -> tff.learning.templates.DistributionProcess:
-    """Builds the distributor, with the mean of the last models if a method reads it."""
-    training = description.training
-    if model_distributor is None:
-        model_distributor = tff.learning.templates.build_broadcast_process(
-            description.weights_type
-        )
-    if not training.averaged_rounds:
-        return model_distributor
-    return averaging.build_averaging_distributor(
-        model_distributor,
-        description.received_type,
-        training.averaged_rounds,
-        any(method_lib.overrides(m, "broadcast") for m in training.methods),
-    )
 
 
 def _check_kinds(
@@ -319,7 +278,7 @@ def _check_server(
         is_plain = dict(hparams) == {"learning_rate": 1.0}
         is_plain = is_plain and not hasattr(server_optimizer, "schedule")
         if method.server_step and not is_plain:
-            raise ValueError(finalizer_lib.NO_OPTIMIZER.format(method.name))
+            raise ValueError(server_lib.NO_OPTIMIZER.format(method.name))
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:

@@ -9,27 +9,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import checks, method as method_lib
+from tff_reg.methods import checks
 from tff_reg.models import learning_model
 from tff_reg.training import (
-    client_update,
+    client_states,
     finishing,
-    local_round,
     local_training,
     needs as needs_lib,
     numbers,
     trial,
 )
-
-
-def update_type(model_weights_type: Any) -> tff.types.Type:
-    """Returns the type of a client's update."""
-    statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
-    if not statistics:
-        return model_weights_type.trainable
-    return tff.types.to_type(
-        tff.learning.models.ModelWeights(model_weights_type.trainable, statistics)
-    )
 
 
 class Description(NamedTuple):
@@ -70,21 +59,14 @@ class Description(NamedTuple):
 
     @property
     def update_type(self) -> tff.types.Type:
-        """The type of a client's update."""
-        return update_type(self.weights_type)
-
-    @property
-    def received_type(self) -> tff.types.Type:
-        """The type of the weights that a client receives.
-
-        It is `weights_type`. If a method reads the mean of the last global models, it
-        is a structure of `model` and `averaged` (trainable weights only).
-        """
-        if not self.training.averaged_rounds:
-            return self.weights_type
-        names = (local_round.MODEL, method_lib.AVERAGED)
-        types = (self.weights_type, self.weights_type.trainable)
-        return tff.types.to_type(collections.OrderedDict(zip(names, types)))
+        """The type of a client's update: of weights, with statistics if there are."""
+        trainable = self.weights_type.trainable
+        flat = tff.structure.flatten(self.weights_type.non_trainable)
+        if not (statistics := numbers.floats(flat)):
+            return trainable
+        return tff.types.to_type(
+            tff.learning.models.ModelWeights(trainable, statistics)
+        )
 
 
 def describe(
@@ -103,7 +85,7 @@ def describe(
     spec = None
     if output is not None and training.debug_eager:
         spec = tf.nest.map_structure(
-            tf.TensorSpec.from_tensor, client_update.as_tensors(output)
+            tf.TensorSpec.from_tensor, client_states.as_tensors(output)
         )
     return Description(
         model_fn,

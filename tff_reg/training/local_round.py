@@ -25,15 +25,14 @@ from tff_reg.training import (
 )
 from tff_reg.training.client_states import ClientOutput, Progress, Visit
 
-# The model's name among the weights that the server sends.
-MODEL = "model"
-
 
 class LocalRound:
     """A client's round on a model, which it owns.
 
     Attributes:
       has_network: Whether the model shows its network.
+      data_form: The form of the client data.
+      counts_classes: Whether a hook reads the client's number of examples per class.
     """
 
     _step_type = local_step_lib.LocalStep
@@ -47,6 +46,7 @@ class LocalRound:
         needs: needs_lib.Needs,
     ):
         methods, self._training = training.methods, training
+        self.data_form, self.counts_classes = training.data_form, needs.class_counts
         self._by_name = {method.name: method for method in methods}
         self._needs = needs
         self._model = model_fn()
@@ -85,13 +85,13 @@ class LocalRound:
         server: Any,
     ) -> tuple[Visit, Progress]:
         """Sets the variables to the weights that the client begins with."""
-        self._receive(received, client)
+        self._receive(received, {**server, **client})
         decayed = needs_lib.HParams(hparams)
         if "learning_rate" in hparams:
             decayed = needs_lib.scaled(hparams, rate_factor)
         visit = Visit(
-            received=received[MODEL],
-            start=tuple(received[MODEL].trainable),
+            received=received,
+            start=tuple(received.trainable),
             client=client,
             server=server,
             class_counts=self._class_counts(data),
@@ -108,16 +108,14 @@ class LocalRound:
         )
         return visit, progress._replace(kept=kept)
 
-    def _receive(self, received: Any, client: Any) -> None:
+    def _receive(self, model: Any, memory: Mapping[str, Any]) -> None:
         """Sets the variables of the model and of the reference models."""
-        model = received[MODEL]
         weights = tff.learning.models.ModelWeights.from_model(self._model)
         tf.nest.map_structure(_assign, tf.nest.flatten(weights), tf.nest.flatten(model))
         values = {
             method_lib.GLOBAL: tuple(model.trainable),
             method_lib.EVALUATED: tuple(model.trainable),
-            **{name: value for name, value in received.items() if name != MODEL},
-            **client,
+            **memory,
         }
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
@@ -129,10 +127,10 @@ class LocalRound:
                 variable.assign(value)
 
     def _class_counts(self, data: Any) -> Optional[tf.Tensor]:
-        if not self._needs.class_counts:
+        if not self.counts_classes:
             return None
         num_classes = self._model.network.num_classes
-        return self._training.data_form.class_counts(data, num_classes)
+        return self.data_form.class_counts(data, num_classes)
 
     def _at_first(self, visit: Visit) -> Progress:
         """Returns the progress before the first step."""
@@ -173,7 +171,7 @@ class LocalRound:
 
     def enter(self, progress: Progress, element: Any) -> Progress:
         """Sets the client's sizes before it trains on a data element."""
-        form, population = self._training.data_form, self._training.population
+        form, population = self.data_form, self._training.population
         if not isinstance(form, data_forms.WholeClientData):
             return progress
         progress = progress._replace(weighed=form.weighed_examples(element))
@@ -221,7 +219,7 @@ class LocalRound:
             followed = self._updater.followed(progress.optimizer, gradients)
             gradient_sum = added(gradient_sum, followed)
         num_examples = progress.num_examples + made.num_examples
-        is_batched = isinstance(self._training.data_form, data_forms.BatchedData)
+        is_batched = isinstance(self.data_form, data_forms.BatchedData)
         return progress._replace(
             optimizer=self._updater.step(progress.optimizer, gradients, factor),
             num_examples=num_examples,

@@ -191,7 +191,8 @@ class LocalStep:
     ):
         """Returns a method's view of the step."""
         local = locals_[method.name]
-        names = memories.keys(method.name, method.client_memory)
+        names = memories.keys(method.name, method.server_memory)
+        names |= memories.keys(method.name, method.client_memory)
 
         def outputs_of(name: str) -> Any:
             return step.outputs_of(names.get(name, name))

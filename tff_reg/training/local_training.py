@@ -11,8 +11,6 @@ from tff_reg.lazy import tff
 from tff_reg.methods import checks, method as method_lib
 from tff_reg.training import data_forms, schedules
 
-_STATEFUL = ("finish", "broadcast", "update_memory", "next_model", "evaluated")
-
 
 @dataclasses.dataclass(frozen=True)
 class Population:
@@ -75,37 +73,3 @@ class LocalTraining:
                 "mean_examples needs each client's size before it trains: give the"
                 " client data in the whole-client form, or leave mean_examples out."
             )
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether a method has memories, or overrides `finish` or a server hook."""
-        return any(
-            method.client_memory
-            or method.server_memory
-            or any(method_lib.overrides(method, what) for what in _STATEFUL)
-            for method in self.methods
-        )
-
-    @property
-    def clients_remember(self) -> bool:
-        """Whether clients have memories."""
-        return any(method.client_memory for method in self.methods)
-
-    @property
-    def averaged_rounds(self) -> int:
-        """The number of global models in the mean `AVERAGED`; 0 if no method reads it.
-
-        Raises:
-          ValueError: If methods ask for different numbers.
-        """
-        averaging = {
-            method.name: method.averaged_rounds
-            for method in self.methods
-            if method.averaged_rounds
-        }
-        if len(set(averaging.values())) > 1:
-            raise ValueError(
-                "All methods that read the mean of the last global models must have the"
-                f" same averaged_rounds, but have {averaging}."
-            )
-        return max(averaging.values(), default=0)

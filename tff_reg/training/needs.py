@@ -74,11 +74,12 @@ def reference_names(
 ) -> list[str]:
     """Returns the names that `step.outputs_of` takes."""
     names = [method_lib.GLOBAL, method_lib.EVALUATED]
-    if any(method.averaged_rounds for method in methods):
-        names.append(method_lib.AVERAGED)
     shapes = [tuple(w.shape) for w in weights]
-    for method in methods:
-        first = memories.initial(method, "client_memory", weights)
+    at_server = memories.first(methods, "server_memory", weights)
+    for first in (
+        memories.leaving(methods, at_server, weights),
+        memories.first(methods, "client_memory", weights),
+    ):
         for name, value in first.items():
             flat = tf.nest.flatten(value)
             if [tuple(v.shape) for v in flat] == shapes and name not in names:

@@ -13,19 +13,18 @@ from tff_reg.training.data_forms import (
     BatchedData as BatchedData,
     WholeClientData as WholeClientData,
 )
-from tff_reg.training.finalizer import build_finalizer as build_finalizer
 from tff_reg.training.local_training import (
     LocalTraining as LocalTraining,
     Population as Population,
 )
 from tff_reg.training.optimizers import build_sgd as build_sgd
+from tff_reg.training.process import (
+    StatefulLearningProcess as StatefulLearningProcess,
+    StatefulLearningProcessOutput as StatefulLearningProcessOutput,
+)
 from tff_reg.training.process_settings import ProcessSettings as ProcessSettings
 from tff_reg.training.schedules import (
     constant as constant,
     cosine as cosine,
     exponential as exponential,
-)
-from tff_reg.training.stateful import (
-    StatefulLearningProcess as StatefulLearningProcess,
-    StatefulLearningProcessOutput as StatefulLearningProcessOutput,
 )

@@ -24,7 +24,7 @@ from tff_reg.training import (
     local_step,
     local_training,
     needs as needs_lib,
-    server_hooks,
+    server as server_lib,
     weighing,
 )
 
@@ -91,18 +91,10 @@ class _Trial:
         self, trial: local_round.LocalRound, model: Any
     ) -> client_states.ClientOutput:
         training, weights = self._training, self._weights
-        sent = {
-            name: self._server[name]
-            for method in training.methods
-            for name in memories.sent_keys(method.name, method.server_memory)
-        }
-        received: dict[str, Any] = {
-            local_round.MODEL: tff.learning.models.ModelWeights(
-                weights, [tf.identity(v) for v in model.non_trainable_variables]
-            )
-        }
-        if training.averaged_rounds:
-            received[method_lib.AVERAGED] = weights
+        sent = memories.leaving(training.methods, self._server, weights)
+        received = tff.learning.models.ModelWeights(
+            weights, [tf.identity(v) for v in model.non_trainable_variables]
+        )
         dtype = tf.float64 if weights[0].dtype == tf.float64 else tf.float32
         hparams = collections.OrderedDict(
             (name, tf.constant(value, dtype))
@@ -127,26 +119,25 @@ class _Trial:
     def run_server(self) -> None:
         """Runs the server's hooks, after the client's hooks."""
         with _eagerly():
-            methods, before = self._training.methods, self._weights
+            before = self._weights
             for hook in ("broadcast", "evaluated"):
-                server_hooks.weights_by(
-                    hook, methods, self._server, before, self._hooks
-                )
+                self._at_server(self._hooks).weights_by(hook, self._server, before)
             self._weigh()
             *_, self.said = self._after_round(self.output.uploads, self._hooks)
+
+    def _at_server(self, hooks: hooks_lib.Hooks) -> server_lib.Server:
+        return server_lib.Server(None, self._training, hooks)
 
     def _after_round(self, uploads: Mapping[str, Any], hooks: hooks_lib.Hooks) -> Any:
         update, before = self.output.result.update, self._weights
         update = getattr(update, "trainable", update)
-        return server_hooks.after_round(
-            self._training,
+        return self._at_server(hooks).after_round(
             self._server,
             before,
             [w - u for w, u in zip(before, update)],
             [-u for u in update],
             uploads,
             tf.constant(1),
-            hooks,
         )
 
     def needing_exact(self) -> frozenset[str]:

@@ -40,7 +40,7 @@ WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
 # State of the run's aggregator, which is not used to train clients here.
-_OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
+_OF_AGGREGATORS = ("aggregator/",)
 _END = "weights_at_the_end"
 
 

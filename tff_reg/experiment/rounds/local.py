@@ -8,7 +8,7 @@ from typing import Any
 from tff_reg import lazy
 from tff_reg.lazy import np, tree
 
-stateful = lazy.module("tff_reg.training.stateful")
+process_lib = lazy.module("tff_reg.training.process")
 
 NO_MODEL = "local has no model that clients share, but one for each client."
 
@@ -49,7 +49,7 @@ class Local:
             return np.average(values, weights=weights).astype(np.float32)
 
         first = state.global_model_weights
-        return stateful.StatefulLearningProcessOutput(
+        return process_lib.StatefulLearningProcessOutput(
             outputs[-1].state._replace(global_model_weights=first),
             states,
             tree.map_structure(together, *metrics),

@@ -21,6 +21,7 @@ from typing import Any
 
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.lazy import dp_accounting, rdp
+from tff_reg.methods import method
 
 _NO_SAMPLING = "not counted"
 
@@ -58,7 +59,11 @@ def epsilon(
 def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Returns the guarantee of a run, for `summary.json`; epsilon None is none."""
     methods = ResolvedConfig.load(settings).methods
-    remembers = any(m.client_memory or m.server_memory for m in methods)
+    # A server's memory that no hook changes holds past models, which are released.
+    remembers = any(
+        m.client_memory or (m.server_memory and method.overrides(m, "update_memory"))
+        for m in methods
+    )
     # Uploads beside the update are another noisy sum.
     sums_per_round = 2 if any(m.uploads for m in methods) else 1
     found = epsilon(

@@ -6,12 +6,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import models, runtime, training
-from tff_reg.training import finalizer
+from tff_reg import methods, models, runtime, training
+from tff_reg.training import local_training, server
 
 BATCH_NORM = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
 )
+SGD = training.build_sgd(0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,53 +92,63 @@ def test_server_momentum_is_fedavgm():
         np.testing.assert_allclose(a - w0, 1.5 * (b - w0), rtol=1e-3, atol=1e-6)
 
 
+def _server(optimizer):
+    return server.Server(optimizer, local_training.LocalTraining(SGD))
+
+
+def _ones(sign=1.0):
+    """A model's weights, and an update of ones or minus ones."""
+    model = BATCH_NORM()
+    weights = tff.learning.models.ModelWeights.from_model(model)
+    weights = tf.nest.map_structure(tf.identity, weights)
+    return weights, tf.nest.map_structure(lambda w: sign * tf.ones_like(w), weights)
+
+
 @pytest.mark.parametrize("part", ["trainable", "non_trainable"])
 def test_non_finite_updates_leave_their_part_unchanged(part):
-    finalizer = training.build_finalizer(
-        tff.learning.optimizers.build_sgdm(1.0, 0.5),
-        tff.learning.models.weights_type_from_model(BATCH_NORM),
-    )
-    process = _process()
-    weights = process.get_model_weights(process.initialize())
-    update = tf.nest.map_structure(np.ones_like, weights)
-    getattr(update, part)[1].flat[0] = np.nan
-    state = finalizer.initialize()
-    output = finalizer.next(state, weights, update)
+    own = _server(tff.learning.optimizers.build_sgdm(1.0, 0.5))
+    weights, update = _ones()
+    getattr(update, part)[1] *= np.nan
+    state = own.first(weights)
+    after, new, metrics = own.step(state, weights, update, ())
     is_rejected = part == "trainable"
-    assert output.measurements["update_non_finite"] == is_rejected
+    assert metrics["finalizer"]["update_non_finite"] == is_rejected
     for name in ("trainable", "non_trainable"):
         step = 0 if name == part else 1
-        for old, new in zip(getattr(weights, name), getattr(output.result, name)):
-            np.testing.assert_array_equal(new, old - step)
-    for old, new in zip(tf.nest.flatten(state), tf.nest.flatten(output.state)):
-        assert is_rejected == np.array_equal(old, new) or np.ndim(old) == 0
+        for old, value in zip(getattr(weights, name), getattr(new, name)):
+            np.testing.assert_array_equal(value, old - step)
+    for old, value in zip(tf.nest.flatten(state), tf.nest.flatten(after)):
+        assert is_rejected == np.array_equal(old, value) or np.ndim(old) == 0
 
 
 class _Halving(tff.learning.optimizers.Optimizer):
     """Goes half the way where the first update points up, and all of it elsewhere."""
 
     def initialize(self, specs):
-        return tf.constant(0)
+        return collections.OrderedDict(steps=tf.constant(0))
 
     def next(self, state, weights, gradients):
         if tf.reduce_sum(gradients[0]) < 0:  # Which is a tensor.
             gradients = tf.nest.map_structure(lambda g: g / 2, gradients)
-        return state + 1, tf.nest.map_structure(tf.subtract, weights, gradients)
+        steps = collections.OrderedDict(steps=state["steps"] + 1)
+        return steps, tf.nest.map_structure(tf.subtract, weights, gradients)
+
+    def get_hparams(self, state):
+        return collections.OrderedDict()
+
+    def set_hparams(self, state, hparams):
+        return state
 
 
-def test_a_server_optimizer_may_branch_on_a_tensor():
-    finalizer = training.build_finalizer(
-        _Halving(), tff.learning.models.weights_type_from_model(BATCH_NORM)
-    )
-    process = _process()
-    weights = process.get_model_weights(process.initialize())
-    for sign, step in ((1, 1), (-1, -0.5)):
-        ones = tf.nest.map_structure(np.ones_like, weights)
-        update = tf.nest.map_structure(functools.partial(np.multiply, sign), ones)
-        output = finalizer.next(finalizer.initialize(), weights, update)
-        assert output.state == 1
-        for old, new in zip(weights.trainable, output.result.trainable):
-            np.testing.assert_array_equal(new, old - np.float32(step))
+@pytest.mark.parametrize("sign, step", [(1.0, 1.0), (-1.0, -0.5)])
+def test_a_server_optimizer_may_branch_on_a_tensor(sign, step):
+    own = _server(_Halving())
+    weights, update = _ones(sign)
+    run = tf.function(own.step, autograph=False)
+    state, new, _ = run(own.first(weights), weights, update, ())
+    assert state["optimizer"]["steps"] == 1
+    for old, value in zip(weights.trainable, new.trainable):
+        np.testing.assert_array_equal(value, old - np.float32(step))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +160,42 @@ def test_a_server_optimizer_may_branch_on_a_tensor():
     ],
 )
 def test_a_rate_is_not_rounded_to_float32_for_float64_weights(optimizer):
-    weights = tff.learning.models.ModelWeights([np.float64([1.0, 2.0])], [])
-    kind = tff.types.to_type(tff.learning.models.ModelWeights([(np.float64, [2])], []))
-    process = finalizer.build_finalizer(optimizer, kind)
-    output = process.next(process.initialize(), weights, [np.float64([1.0, 1.0])])
-    np.testing.assert_allclose(output.result.trainable[0], [0.2, 1.2], rtol=1e-15)
+    weights = tff.learning.models.ModelWeights(
+        [tf.constant([1.0, 2.0], tf.float64)], []
+    )
+    own = _server(optimizer)
+    state, update = own.first(weights), [tf.ones([2], tf.float64)]
+    _, new, _ = own.step(state, weights, update, ())
+    np.testing.assert_allclose(new.trainable[0], [0.2, 1.2], rtol=1e-15)
+
+
+def _models(num_models, values):
+    """What clients get of `recent`, and the memory, round by round."""
+    methods_, seen = [methods.FedGKD(averaged_rounds=num_models)], []
+    own = server.Server(
+        tff.learning.optimizers.build_sgdm(1.0),
+        local_training.LocalTraining(SGD, methods_),
+    )
+    weights = tff.learning.models.ModelWeights([tf.fill([2], float(values[0]))], [])
+    state = own.first(weights)
+    for now, following in zip(values, [*values[1:], 0]):
+        _, memory = own.send(state, weights)
+        seen.append(float(memory["averaged"][0][1]))
+        update = [tf.fill([2], float(now - following))]
+        state, weights, _ = own.step(state, weights, update, ())
+    return seen, state["memory"]["averaged"]
+
+
+@pytest.mark.parametrize(
+    "num_models, values, means",
+    [
+        (3, [1, 4, 7, 1, 4], [1, 2.5, 4, 4, 4]),
+        # A round that leaves the model as it is does not count.
+        (3, [1, 4, 4, 4, 7], [1, 2.5, 2.5, 2.5, 4]),
+        (1, [3, 5], [3, 5]),
+    ],
+)
+def test_clients_get_the_mean_of_the_last_models(num_models, values, means):
+    seen, memory = _models(num_models, values)
+    assert seen == means
+    assert memory["count"] == num_models
