@@ -76,7 +76,7 @@ def find_needs(model, methods):
             *model.local_variables,
         ]
         before = [tf.identity(v) for v in variables]
-        needs = trial._Trial(lambda: model, training).needs
+        needs = trial.Trial(lambda: model, training).needs
         for variable, value in zip(variables, before):
             variable.assign(value)
     return needs

@@ -221,6 +221,18 @@ def train(
     return Trained(weights, state, client_states, dict(metrics))
 
 
+def assert_pure(method: method_lib.Method) -> None:
+    """Checks that a method's hooks are pure functions: called again, they do the same.
+
+    Args:
+      method: The method.
+
+    Raises:
+      HookError: If a hook gives other numbers, or changes the model's variables.
+    """
+    build([method], debug_eager=True)
+
+
 def assert_fedavg(method: method_lib.Method, rounds: int = 2) -> None:
     """Checks that a method trains as FedAvg does, up to rounding.
 
@@ -254,7 +266,9 @@ def assert_combinations(
 
     Raises:
       AssertionError: If weights are not finite, clients rejected, or all incompatible.
+      HookError: As for `assert_pure`.
     """
+    assert_pure(method)
     tried: list[str] = []
     for name in names:
         parts = [*catalogue.build(name, {}), method]

@@ -88,7 +88,7 @@ class Client:
             return made[-1]
 
         # The local model is the first that is made.
-        needs = trial._Trial(mlp.model_fn(*self._network), observed).needs
+        needs = trial.Trial(mlp.model_fn(*self._network), observed).needs
         self._round = local_round.LocalRound(make, observed, weighting, needs)
         self._model = made[0]
         spec = tf.TensorSpec([], dtype)
@@ -113,7 +113,7 @@ class Client:
             tf.constant(round_num),
             rate_factor,
             model,
-            data,
+            self._round.class_counts(data) if self._round.counts_classes else None,
             client or {},
             server or {},
         )

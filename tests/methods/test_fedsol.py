@@ -113,7 +113,7 @@ def test_the_global_model_is_evaluated_with_its_own_statistics():
         every_method.model_fn,
         work,
         tff.learning.ClientWeighting.UNIFORM,
-        trial._Trial(every_method.model_fn, work).needs,
+        trial.Trial(every_method.model_fn, work).needs,
     )
     reading.seen.clear()
     batch = {"x": x, "y": tf.zeros([6], tf.int32)}
@@ -122,7 +122,7 @@ def test_the_global_model_is_evaluated_with_its_own_statistics():
         tf.constant(1),
         1.0,
         weights,
-        [],
+        None,
         {},
         {},
     )

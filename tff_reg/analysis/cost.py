@@ -235,9 +235,6 @@ def _round(description: Any) -> Any:
         def model(self):
             return self._model
 
-        def _class_counts(self, data):
-            return data
-
         def _corrected(self, hook, locals_, gradients):
             gradients = super()._corrected(hook, locals_, gradients)
             self.outputs.extend(gradients)

@@ -10,7 +10,6 @@ import difflib
 import inspect
 import linecache
 import os
-import random
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -175,30 +174,15 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     An error becomes a HookError, whose message begins with `<method>.<hook> (<file>,
     line <number>)` and shows the author's line.
     """
-    drawn = _drawn()
     try:
         # The scope is in the names of operations, which TensorFlow's errors show.
         scope = tf.name_scope(f"{method.name}.{hook}".split()[0].lstrip("_"))
         with tf.variable_creator_scope(_no_variable), scope:
-            result = function(*arguments)
-        if drawn != _drawn():
-            raise NeedError(
-                "it draws one of Python's or NumPy's random numbers, once when the"
-                " process is built and never again: take"
-                " tf.random.stateless_normal(..., seed=key) with step.key, or the key"
-                " of change_batch."
-            )
-        return result
+            return function(*arguments)
     except _OF_OURS:
         raise
     except Exception as error:  # A hook may raise anything.
         raise HookError(_format_hook_error(method, hook, error)) from error
-
-
-def _drawn() -> tuple[Any, Any]:
-    """Returns how far the global random generators of Python and NumPy are."""
-    of_numpy: Any = np.random.get_state()
-    return random.getstate(), of_numpy[2]
 
 
 def _no_variable(_: Any, **arguments: Any) -> Any:

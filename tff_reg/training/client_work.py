@@ -140,12 +140,14 @@ def _round(
     run, step = form.run, local_round.step
     if local_round.has_network:
         run, step = as_written(run), as_written(step)
+    counts = None
     if local_round.counts_classes:
         # A data set may give different examples in every pass, but training has to
         # use the examples that were counted.
         data = data.cache()
+        counts = as_written(local_round.class_counts)(data)
     visit, progress = as_written(local_round.begin)(
-        hparams, round_num, rate_factor, received, data, client, server
+        hparams, round_num, rate_factor, received, counts, client, server
     )
 
     def train_on_element(state: Any, element: Any):

@@ -1,16 +1,12 @@
-"""The calls of the methods' hooks in a round: plain, or checked in a trial.
-
-The trial runs eagerly on a separate model, so that a hook's error is raised before any
-tracing and shows the author's line.
-"""
+"""The calls of the methods' hooks in a round: plain, or recorded in a trial."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tf
 from tff_reg.methods import checks, contract, method as method_lib
 from tff_reg.training import needs as needs_lib
 
@@ -26,6 +22,9 @@ _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 class Hooks:
     """Plain calls of the methods' hooks."""
 
+    # Whether the gradient of each term is taken by itself, too.
+    differentiates_terms = False
+
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
         """Calls a hook; see `contract.run`."""
         return contract.run(method, hook, getattr(method, hook), *arguments)
@@ -34,83 +33,103 @@ class Hooks:
         """Returns the `Step` or `Local` in the form that the method's hooks get."""
         return value
 
+    def differentiate(
+        self,
+        tape: tf.GradientTape,
+        loss: Any,
+        weights: Sequence[Any],
+        terms: Sequence[tuple[method_lib.Method, method_lib.Term]],
+        owner: Optional[method_lib.Method],
+    ) -> list[Any]:
+        """Computes the gradient of the whole loss, or of `owner`'s own loss."""
+        gradients = tape.gradient(loss, weights)
+        unreached = [v.name for v, g in zip(weights, gradients) if g is None]
+        # In eager mode, a residual branch that this step skips has no gradient.
+        if unreached and owner is None and not tf.executing_eagerly():
+            raise ValueError(
+                f"The loss does not depend on the weights {', '.join(unreached)}, so"
+                " they would never be trained: remove them from the model, or make them"
+                " not trainable."
+            )
+        return [
+            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
+        ]
+
 
 PLAIN = Hooks()
 
 
-class TrialHooks(Hooks):
-    """Eager calls of hooks, each twice, which record the attributes that hooks read.
+class Recorder(Hooks):
+    """Calls of a trial, which notes what hooks read and return.
+
+    The gradient is a substitute that depends on the weights, so that a perturbation
+    changes it and the loss of random examples does not matter.
 
     Attributes:
-      model: The model of the trial.
-      teacher: The model in the place of every reference model.
       found: The (method's name, attribute) pairs that hooks read.
       references: Names of the reference models that hooks read.
-      measured: For each method's name, its measurements by name.
-      returned: The (method's name, memory) pairs that `finish` returns.
+      calls: (method, hook, result) of each call; of `finish` the `Finished`.
+      losses: For each pass and term, what depends on the logits, and the method and
+        hook to blame for it.
     """
 
-    def __init__(self, model: Any):
-        """Starts without any recorded read."""
-        self.model = self.teacher = model
+    differentiates_terms = True
+
+    def __init__(self, model: Any, is_strict: bool):
+        """Starts without any recorded read; see `check_same` for `is_strict`."""
+        self._model, self._is_strict = model, is_strict
+        self.has_network = checks.has_network(model)
         self.found: set[tuple[str, str]] = set()
         self.references: set[str] = set()
-        self.measured: Mapping[str, Mapping[str, Any]] = {}
-        self.returned: set[tuple[str, str]] = set()
+        self.calls: list[tuple[method_lib.Method, str, Any]] = []
+        self.losses: list[tuple[Any, str, Any]] = []
 
     def call(self, method: method_lib.Method, hook: str, *arguments: Any) -> Any:
-        """Calls a hook twice, and checks that it is a pure function."""
-        before = self._weights()
-        results: list[Any] = []
-        for _ in range(2):
-            results.append(super().call(method, hook, *map(_again, arguments)))
-            self._take_back(method, hook, before)
-        first, second = results
-        self.check_same(method, hook, first, second)
-        is_finite = all(np.isfinite(each).all() for each in arrays(second))
+        kinds = self._model.trainable_variables, self._model.non_trainable_variables
+        before = [(v, v.numpy()) for own in kinds for v in own if self._is_strict]
+        result = super().call(method, hook, *arguments)
+        self.calls.append((method, hook, result))
+        for variable, value in before:
+            self._check_unchanged(method, hook, variable, value)
+        is_finite = all(np.isfinite(each).all() for each in arrays(result))
         if hook in _OF_GRADIENTS and not is_finite:
             raise contract.refuse(method, hook, "it gives numbers that are not finite.")
-        if hook == "finish" and isinstance(second, method_lib.Finished):
-            self.returned.update((method.name, name) for name in second.memory)
-        return second
+        return result
 
-    def check_same(
-        self, method: method_lib.Method, hook: str, first: Any, second: Any
+    def _check_unchanged(
+        self, method: method_lib.Method, hook: str, variable: Any, value: Any
     ) -> None:
-        """Checks that two calls of a hook returned the same numbers."""
-        if not are_close(first, second):
-            raise contract.refuse(
-                method,
-                hook,
-                "called again with the same arguments it gives other numbers: it draws"
-                " tf.random's (take tf.random.stateless_normal with step.key, a batch's"
-                " key or a number such as local.num_steps as its seed), counts its"
-                " calls, or edits its arguments in place.",
+        """Refuses a hook that changed a variable, but for passes of `gradient`."""
+        sets = self.has_network and self._model.network.sets_trained_weights
+        may = hook == "gradient" and (sets or not variable.trainable)
+        if may or variable.numpy().tobytes() == value.tobytes():
+            return
+        why = "it assigns to the model's weights: return them from start."
+        if not variable.trainable:
+            why = (
+                "it changes the statistics of norms: run a further pass with"
+                " ForwardPass(training=True, update_statistics=False)."
             )
+        raise contract.refuse(method, hook, why)
 
-    def _weights(self) -> list[tuple[Any, Any]]:
-        """Returns pairs of a variable of the model and its value."""
-        both = self.model.trainable_variables, self.model.non_trainable_variables
-        return [(v, v.numpy()) for own in both for v in own]
-
-    def _take_back(self, method: method_lib.Method, hook: str, before: Any) -> None:
-        """Checks that a hook did not change weights; takes back what passes set."""
-        sets = (
-            checks.has_network(self.model) and self.model.network.sets_trained_weights
-        )
-        for variable, value in before:
-            if variable.numpy().tobytes() == value.tobytes():
-                continue
-            if hook != "gradient" and not variable.trainable:
-                why = (
-                    "it changes the statistics of norms: run a further pass with"
-                    " ForwardPass(training=True, update_statistics=False)."
-                )
+    def differentiate(
+        self,
+        tape: tf.GradientTape,
+        loss: Any,
+        weights: Sequence[Any],
+        terms: Sequence[tuple[method_lib.Method, method_lib.Term]],
+        owner: Optional[method_lib.Method],
+    ) -> list[Any]:
+        self.losses += [(m, "term", t) for m, t in terms]
+        self.losses.append((owner, "gradient", loss))
+        parts = [(m, "term", "the term", t.weighted) for m, t in terms]
+        if owner and self.has_network:
+            parts.append((owner, "gradient", "its loss", loss))
+        for method, hook, what, value in parts if _records() else ():
+            if all(g is None for g in tape.gradient(value, weights)):
+                why = f"{what} reaches no weight, so that it would train nothing."
                 raise contract.refuse(method, hook, why)
-            if variable.trainable and not (hook == "gradient" and sets):
-                why = "it assigns to the model's weights: return them from start."
-                raise contract.refuse(method, hook, why)
-            variable.assign(value)
+        return [v + tf.ones_like(v) for v in weights]
 
     def observe(self, method: method_lib.Method, value: Any) -> Any:
         def note(name: str) -> None:
@@ -120,9 +139,9 @@ class TrialHooks(Hooks):
         def note_output(name: str) -> None:
             self.found.add((method.name, name))
 
-        if isinstance(value, method_lib.Step) and checks.has_network(self.model):
+        if isinstance(value, method_lib.Step) and self.has_network:
             outputs: Any = _Watched(value.outputs, note_output)
-            counts = needs_lib.class_counts(self.model)
+            counts = needs_lib.class_counts(self._model)
             value = dataclasses.replace(value, outputs=outputs, class_counts=counts)
         return _Watched(value, note)
 
@@ -143,19 +162,26 @@ class TrialHooks(Hooks):
                 f"local.{name} is known only at the end of training: read it in finish."
             )
         if name == "class_counts" or (is_step and name not in _OF_WEIGHTS):
-            checks.require_network(method, self.model)
-            checks.require_classifier(method, self.model)
+            checks.require_network(method, self._model)
+            checks.require_classifier(method, self._model)
         if name in _OF_OPTIMIZER and "learning_rate" not in value.hparams:
             value.hparams["learning_rate"]  # Raises the error.
 
 
-def are_close(first: Any, second: Any) -> bool:
-    """Whether two structures hold equal numbers, up to a GPU's rounding."""
-    both = [*arrays(first)], [*arrays(second)]
-    return len(both[0]) == len(both[1]) and all(map(_is_close, *both))
+def check_same(
+    first: Sequence[tuple[Any, str, Any]],
+    second: Sequence[tuple[Any, str, Any]],
+    why: str,
+) -> None:
+    """Refuses the first of two runs' records that has other numbers in the second."""
+    for (method, hook, one), (*_, other) in zip(first, second):
+        both = [*arrays(one)], [*arrays(other)]
+        if method and not (len(both[0]) == len(both[1]) and all(map(_is_close, *both))):
+            raise contract.refuse(method, hook, why)
 
 
 def _is_close(one: Any, other: Any) -> bool:
+    """Whether two arrays hold equal numbers, up to a GPU's rounding."""
     if one.shape != other.shape:
         return False
     if (one == other).all() or one.dtype.kind not in "iuf":
@@ -165,7 +191,7 @@ def _is_close(one: Any, other: Any) -> bool:
 
 
 def arrays(value: Any) -> Iterator[Any]:
-    """Yields the tensors in a hook's result or argument as arrays."""
+    """Yields the tensors in a hook's result as arrays."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
     if contract.is_a(value, Mapping):
@@ -179,11 +205,13 @@ def arrays(value: Any) -> Iterator[Any]:
         yield np.asarray(value)
 
 
-def _again(argument: Any) -> Any:
-    """Returns a fresh copy of a hook's argument, whose list the hook may change."""
-    if hasattr(argument, "anew"):
-        return argument.anew()
-    return list(argument) if contract.is_a(argument, list) else argument
+def _records() -> bool:
+    """Whether gradient tapes record; an `init_scope` stops recording."""
+    one = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(one)
+        square = one * one
+    return tape.gradient(square, one) is not None
 
 
 class _Watched:
@@ -214,24 +242,19 @@ def guarded(value: Any, missing: Sequence[str]) -> Any:
     return _Watched(value, refuse)
 
 
-class References(Mapping[str, Any]):
+class References(dict[str, Any]):
     """Reference models in the trial: the teacher in place of each of them."""
 
-    def __init__(self, names: Sequence[str], hooks: TrialHooks):
-        """Stores the arguments."""
-        self._names, self._hooks = names, hooks
+    def __init__(self, names: Sequence[str], teacher: Any, read: set[str]):
+        """Stores the arguments; `read` gets the names that hooks read."""
+        super().__init__()
+        self._names, self._teacher, self._read = names, teacher, read
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         if name not in self._names:
             raise contract.NeedError(
                 f"there is no model {name!r}{contract.near(name, self._names)}; a term"
                 f" may read {', '.join(self._names)}."
             )
-        self._hooks.references.add(name)
-        return self._hooks.teacher
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+        self._read.add(name)
+        return self._teacher

@@ -36,7 +36,6 @@ class LocalRound:
     """
 
     _step_type = local_step_lib.LocalStep
-    _hooks = hooks_lib.PLAIN
 
     def __init__(
         self,
@@ -44,15 +43,20 @@ class LocalRound:
         training: local_training.LocalTraining,
         weighting: tff.learning.ClientWeighting,
         needs: needs_lib.Needs,
+        hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
+        references: Optional[Mapping[str, Any]] = None,
     ):
+        """Makes the models; `references` are those that terms read, by name."""
         methods, self._training = training.methods, training
         self.data_form, self.counts_classes = training.data_form, needs.class_counts
         self._by_name = {method.name: method for method in methods}
-        self._needs = needs
+        self._needs, self._hooks = needs, hooks
         self._model = model_fn()
         learning_model.check_model(self._model)
         self._variables = list(self._model.trainable_variables)
-        self._references = self._make_references(model_fn)
+        if references is None:
+            references = {name: model_fn() for name in needs.references}
+        self._references = references
         self._local_step = self._step_type(
             self._model, self._references, methods, needs, self._hooks
         )
@@ -70,17 +74,13 @@ class LocalRound:
         self._updater = updater.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
 
-    def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
-        """Makes the reference models that terms read, by name."""
-        return {name: model_fn() for name in self._needs.references}
-
     def begin(
         self,
         hparams: Any,
         round_num: Any,
         rate_factor: Any,
         received: Any,
-        data: Any,
+        class_counts: Any,
         client: Any,
         server: Any,
     ) -> tuple[Visit, Progress]:
@@ -94,7 +94,7 @@ class LocalRound:
             start=tuple(received.trainable),
             client=client,
             server=server,
-            class_counts=self._class_counts(data),
+            class_counts=class_counts,
             round_num=round_num,
             hparams=hparams,
             decayed=decayed,
@@ -126,11 +126,9 @@ class LocalRound:
             ):
                 variable.assign(value)
 
-    def _class_counts(self, data: Any) -> Optional[tf.Tensor]:
-        if not self.counts_classes:
-            return None
-        num_classes = self._model.network.num_classes
-        return self.data_form.class_counts(data, num_classes)
+    def class_counts(self, data: Any) -> tf.Tensor:
+        """Returns the client's number of examples per class, int32 [classes]."""
+        return self.data_form.class_counts(data, self._model.network.num_classes)
 
     def _at_first(self, visit: Visit) -> Progress:
         """Returns the progress before the first step."""
@@ -246,7 +244,8 @@ class LocalRound:
     def _corrected(self, hook: str, locals_: Any, gradients: Any) -> Any:
         for name, method in self._by_name.items():
             if method_lib.overrides(method, hook):
-                gradients = self._hooks.call(method, hook, locals_[name], gradients)
+                local, given = locals_[name], list(gradients)
+                gradients = self._hooks.call(method, hook, local, given)
                 gradients = contract.check_like(
                     method, hook, gradients, self._variables
                 )
@@ -270,9 +269,11 @@ class LocalRound:
             for method, own in measured.items()
             for name, value in own.items()
         }
+        known = self._needs.measurements
+        if known is None:  # In a trial, which finds them.
+            known, sums = measured, dict.fromkeys(named, tf.constant(0.0))
         for method in self._training.methods:
-            names = [*measured[method.name]]
-            if sorted(names) != sorted(self._needs.measurements.get(method.name, ())):
+            if {*measured[method.name]} != {*known.get(method.name, ())}:
                 raise contract.refuse(
                     method, "term", "its measurements differ from call to call."
                 )

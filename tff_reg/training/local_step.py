@@ -47,9 +47,6 @@ class Pass:
 class LocalStep:
     """Computes the gradient of one batch at the current weights."""
 
-    # Whether one pass is differentiated several times, once per term.
-    _is_trial = False
-
     def __init__(
         self,
         model: tff.learning.models.VariableModel,
@@ -130,7 +127,9 @@ class LocalStep:
         """
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
-        with tf.GradientTape(self._is_trial, watch_accessed_variables=False) as tape:
+        with tf.GradientTape(
+            self._hooks.differentiates_terms, watch_accessed_variables=False
+        ) as tape:
             tape.watch(weights)
             if self.has_network:
                 step, num_examples = self._run_network(
@@ -151,7 +150,9 @@ class LocalStep:
                 of = contract.check_scalar(
                     self.rule, "gradient", "the loss of gradient_at", of
                 )
-        gradients = self._differentiated(tape, of, terms, loss is None)
+        owner = None if loss is None else self.rule
+        named = [*zip(self._with_term, terms)]
+        gradients = self._hooks.differentiate(tape, of, weights, named, owner)
         for method, term in zip(self._with_term, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             # 0 if an earlier step has broken the weights: the term is not to blame.
@@ -163,24 +164,6 @@ class LocalStep:
         kept.update((m.name, dict(t.kept)) for m, t in zip(self._with_term, terms))
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, Pass(tf.cast(num_examples, tf.int64), measured, kept)
-
-    def _differentiated(
-        self, tape: tf.GradientTape, of: Any, terms: Sequence[Any], is_whole: bool
-    ) -> list[Any]:
-        """Computes the gradients of the whole loss or of a method's own loss."""
-        weights = list(self.model.trainable_variables)
-        gradients = tape.gradient(of, weights)
-        unreached = [v.name for v, g in zip(weights, gradients) if g is None]
-        # In eager mode, a residual branch that this step skips has no gradient.
-        if unreached and is_whole and not tf.executing_eagerly():
-            raise ValueError(
-                f"The loss does not depend on the weights {', '.join(unreached)}, so"
-                " they would never be trained: remove them from the model, or make them"
-                " not trainable."
-            )
-        return [
-            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
-        ]
 
     def _step_of(
         self,
@@ -230,8 +213,11 @@ class LocalStep:
         return part_keys
 
     def _run_model(self, batch: Any):
-        """Runs a model that does not show its network."""
+        """Runs a model that does not show its network; a trial has no batch for it."""
         none: Any = None
+        if batch is None:
+            loss = tf.zeros([], self.model.trainable_variables[0].dtype)
+            return method_lib.Step(network=none, outputs=none, task_loss=loss), 1
         result = self.model.forward_pass(batch, training=True)
         num_examples = result.num_examples
         if num_examples is None:
@@ -332,11 +318,6 @@ class _GradientAt:
         self._step = local_step
         self._arguments = (batch, locals_, part_keys)
         self.first: Optional[Pass] = None
-
-    def anew(self) -> _GradientAt:
-        """Resets the object to its state before the first call, and returns it."""
-        self.first = None
-        return self
 
     def __call__(
         self,

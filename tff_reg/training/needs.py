@@ -27,7 +27,8 @@ class Needs:
       exact: Names of the methods that need exact sums of uploads.
       activations: Names of the methods whose term reads activations or their inputs.
       references: Names of the reference models that terms read, sorted.
-      measurements: For each method's name, the names of its measurements.
+      measurements: For each method's name, the names of its measurements; None while a
+        trial finds them.
     """
 
     class_counts: bool = False
@@ -38,7 +39,7 @@ class Needs:
     exact: frozenset[str] = frozenset()
     activations: frozenset[str] = frozenset()
     references: tuple[str, ...] = ()
-    measurements: Mapping[str, Sequence[str]] = dataclasses.field(
+    measurements: Optional[Mapping[str, Sequence[str]]] = dataclasses.field(
         default_factory=dict[str, Sequence[str]]
     )
 
@@ -47,7 +48,7 @@ class Needs:
         return [
             f"{method.name}/{name}"
             for method in methods
-            for name in self.measurements.get(method.name, ())
+            for name in (self.measurements or {}).get(method.name, ())
         ]
 
 
