@@ -130,15 +130,15 @@ _S = {"s": methods.zeros}
         ),
         (
             {"finish": lambda self, local: methods.Finished(share=tf.constant(1.0))},
-            "^mine.finish .*share must be a mapping of names, not float32",
+            "^mine.finish .*share must be a mapping of names, is float32",
         ),
         (
             {"correct": _kernel_only},
-            "^mine.correct .*must return 2 tensors, one per weight.* not 1",
+            "^mine.correct .*the result must be 2 tensors, in order, is 1",
         ),
         (
             {"correct_clipped": lambda self, local, g: [g[1], g[0]]},
-            r"^mine.correct_clipped .*tensor 0 must be float64 \[4, 3\], is float64 \[",
+            r"^mine.correct_clipped .*tensor 0 of the result must be float64 \[4, 3\]",
         ),
         (
             {"gradient": lambda self, local, gradient_at: list(local.weights)},
@@ -146,7 +146,7 @@ _S = {"s": methods.zeros}
         ),
         (
             {"gradient": lambda self, local, gradient_at: gradient_at([0.0])},
-            "^mine.gradient .*gradient_at must be given 2 tensors",
+            "^mine.gradient .*the perturbation must be 2 tensors",
         ),
         (
             {"correct": lambda self, local, g: [local.step_size * x for x in g]},
@@ -154,11 +154,11 @@ _S = {"s": methods.zeros}
         ),
         (
             {"start": lambda self, local: local.global_weights[:1]},
-            "^mine.start .*must return 2 tensors",
+            "^mine.start .*must be 2 tensors",
         ),
         (
             {"keep": lambda self, local, gradient: tuple(gradient)},
-            "^mine.keep .*the state must hold 0 tensors, as at first, but holds 2",
+            "^mine.keep .*the state must be 0 tensors, in order, is 2",
         ),
         ({"finish": lambda self, local: ({}, {})}, r"^mine.finish .*Finished\(...\)"),
         (
@@ -176,7 +176,7 @@ _S = {"s": methods.zeros}
         ),
         (
             {"uploads": ("count",), "finish": lambda self, local: methods.Finished()},
-            "^mine.finish .*it never uploads count",
+            "^mine.finish .*upload lacks count",
         ),
         (
             {"finish": lambda self, local: methods.Finished(scale=[1.0, 2.0])},
@@ -189,10 +189,13 @@ _S = {"s": methods.zeros}
             },
             r"^mine.update_memory .*tensor 0 of memory 's' must be float64 \[4, 3\]",
         ),
-        ({"next_model": _scalars}, r"^mine.next_model .*tensor 0 must be float64 \[4"),
+        (
+            {"next_model": _scalars},
+            r"^mine.next_model .*tensor 0 of the result must be float64 \[4",
+        ),
         (
             {"broadcast": lambda self, weights, memory: weights[1:]},
-            "^mine.broadcast .*must return 2 tensors",
+            "^mine.broadcast .*must be 2 tensors",
         ),
         (
             {"change_logits": lambda self, logits, counts: logits[:, :2]},
@@ -260,7 +263,7 @@ def test_a_hook_that_fails_or_returns_the_wrong_thing_is_named(body, words):
     assert (
         "test_mistakes.py, line" in message
         or "client_memory" in message
-        or ("uploads count" in message)
+        or ("upload lacks count" in message)
     )
     assert "\n" not in message and len(message) < 400
 

@@ -11,7 +11,7 @@ import inspect
 import linecache
 import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tff_reg import settings
@@ -251,101 +251,66 @@ def spec(value: Any) -> str:
     return f"{tf.as_dtype(value.dtype).name} {sizes}"
 
 
-def check_like(
-    method: Any,
-    hook: str,
-    values: Any,
-    expected: Sequence[Any],
-    what: str = "weight",
-    must: str = "it must return",
-) -> list[Any]:
-    """Checks that a hook returned tensors of the expected shapes and data types."""
-    if not is_a(values, (list, tuple)):
-        why = f"{must} a list, one tensor per {what}, not {spec(values)}."
-        raise refuse(method, hook, why)
-    if len(values) != len(expected):
-        raise refuse(
-            method,
-            hook,
-            f"{must} {len(expected)} tensors, one per {what}, in order, not"
-            f" {len(values)}.",
-        )
-    _check_each(method, hook, values, expected)
-    return list(values)
-
-
-def _check_each(
-    method: Any,
-    hook: str,
-    values: Sequence[Any],
-    expected: Sequence[Any],
-    of: str = "",
-    why: str = "",
-) -> None:
-    """Checks shapes and data types; `of` and `why` are words of the message."""
-    for i, (value, other) in enumerate(zip(values, expected)):
-        if not _is_like(value, other):
-            must = f"tensor {i}{of} must be {spec(other)}{why}, is {spec(value)}."
-            raise refuse(method, hook, must)
-
-
 def is_a(value: Any, kinds: Any) -> bool:
     """Calls `isinstance` without narrowing to elements of a type unknown to pyright."""
     return isinstance(value, kinds)
 
 
-def _is_like(value: Any, other: Any) -> bool:
-    if not hasattr(value, "dtype"):
-        return False
-    is_type = tf.as_dtype(value.dtype) == tf.as_dtype(other.dtype)
-    return is_type and tf.TensorShape(value.shape).is_compatible_with(other.shape)
-
-
-def check_structure(
-    method: Any, hook: str, what: str, value: Any, expected: Any
+def check(
+    method: Any, hook: str, what: str, value: Any, like: Any, is_part: bool = False
 ) -> Any:
-    """Checks that a structure of tensors has the expected shapes and data types."""
-    flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
-    are_mappings = is_a(expected, Mapping) and is_a(value, Mapping)
-    if are_mappings and {*value} != {*expected}:
-        why = f"{what} must hold {sorted(expected)}, as at first, not {sorted(value)}."
-        raise refuse(method, hook, why)
-    if len(flat) != len(others):
-        raise refuse(
-            method,
-            hook,
-            f"{what} must hold {len(others)} tensors, as at first, but holds"
-            f" {len(flat)}.",
-        )
-    _check_each(method, hook, flat, others, f" of {what}", ", as at first")
-    return tf.nest.pack_sequence_as(expected, flat)
+    """Checks names, number, shapes and data types of what a hook returned.
 
+    Args:
+      method: The method.
+      hook: The hook's name.
+      what: What is checked, in words.
+      value: What was returned.
+      like: An example: a mapping of names, a list of tensors in order, a tensor, for a
+        scalar its data type, None for any number, or `...` for whatever.
+      is_part: Whether names may be left out.
 
-def check_names(
-    method: Any, hook: str, what: str, given: Any, declared: Iterable[str]
-) -> None:
-    """Checks that a hook returned a mapping with declared names only."""
-    if not is_a(given, Mapping):
-        raise refuse(
-            method, hook, f"{what} must be a mapping of names, not {spec(given)}."
-        )
-    known = list(declared)
-    for name in given:
-        if name not in known:
-            hint = near(name, known) or f"; it declares {', '.join(known) or 'none'}."
-            why = f"{what} has {name!r}, which the class does not declare{hint}"
-            raise refuse(method, hook, why)
+    Returns:
+      The value; a number of Python's as a tensor.
 
+    Raises:
+      HookError: If the value is not like that.
+    """
 
-def check_scalar(
-    method: Any, hook: str, what: str, value: Any, dtype: Any = None
-) -> Any:
-    """Checks that a value is a scalar, of the given data type if there is one."""
-    if isinstance(value, (bool, int, float, np.number)):
-        return tf.constant(value, dtype or tf.float32)
-    has_type = hasattr(value, "dtype")
-    is_scalar = has_type and tf.TensorShape(value.shape).rank in (0, None)
-    if not is_scalar or (dtype is not None and value.dtype != dtype):
-        kind = "a number" if dtype is None else f"a {tf.as_dtype(dtype).name} scalar"
-        raise refuse(method, hook, f"{what} must be {kind}, is {spec(value)}.")
+    def must(be: str, given: Any) -> HookError:
+        return refuse(method, hook, f"{what} must be {be}, is {given}.")
+
+    if is_a(like, Mapping):
+        if not is_a(value, Mapping):
+            raise must("a mapping of names", spec(value))
+        names = [*like]
+        for name in value:
+            if name not in names:
+                hint = near(name, names) or f"; it has {', '.join(names) or 'none'}."
+                why = f"{what} has {name!r}, which the class does not declare{hint}"
+                raise refuse(method, hook, why)
+        if missing := [name for name in names if name not in value and not is_part]:
+            raise refuse(method, hook, f"{what} lacks {', '.join(missing)}.")
+        for name, each in value.items():
+            check(method, hook, f"{what} {name!r}", each, like[name])
+    elif is_a(like, (list, tuple)):
+        is_list = is_a(value, (list, tuple))
+        if not is_list or len(value) != len(like):
+            given = f"{len(value)}" if is_list else spec(value)
+            raise must(f"{len(like)} tensors, in order", given)
+        for i, (each, other) in enumerate(zip(value, like)):
+            check(method, hook, f"tensor {i} of {what}", each, other)
+    elif like is None or is_a(like, tf.DType):
+        if is_a(value, (bool, int, float, np.number)):
+            return tf.constant(value, like or tf.float32)
+        rank = tf.TensorShape(value.shape).rank if hasattr(value, "dtype") else -1
+        if rank not in (0, None) or (like is not None and value.dtype != like):
+            kind = "a number" if like is None else f"a {like.name} scalar"
+            raise must(kind, spec(value))
+    elif like is not ... and not (
+        hasattr(value, "dtype")
+        and tf.as_dtype(value.dtype) == tf.as_dtype(like.dtype)
+        and tf.TensorShape(value.shape).is_compatible_with(like.shape)
+    ):
+        raise must(spec(like), spec(value))
     return value

@@ -18,8 +18,8 @@ def term(method: method_lib.Method, given: Any, dtype: tf.DType):
     """Checks the result of the hook `term`; makes a scalar loss a `Term`."""
     if not isinstance(given, method_lib.Term):
         given = method_lib.Term(given)
-    weighted = contract.check_scalar(method, "term", "the term", given.weighted, dtype)
-    raw = contract.check_scalar(method, "term", "the term's raw value", given.raw)
+    weighted = contract.check(method, "term", "the term", given.weighted, dtype)
+    raw = contract.check(method, "term", "the term's raw value", given.raw, None)
     _check_measurements(method, "term", given.measurements)
     return method_lib.Term(raw, weighted, given.measurements, given.kept)
 
@@ -61,34 +61,23 @@ def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> Non
         if name in RESERVED:
             why = f"the measurement {name!r} is reported already: rename it."
             raise contract.refuse(method, hook, why)
-        contract.check_scalar(method, hook, f"the measurement {name!r}", value)
+        contract.check(method, hook, f"the measurement {name!r}", value, None)
 
 
 def finished(
     method: method_lib.Method, own: Any, memory: Mapping[str, Any]
 ) -> method_lib.Finished:
-    """Checks the result of `finish`; gives new memories the structure of the old."""
+    """Checks the result of `finish`; `memory` are the old memories by name."""
     if not isinstance(own, method_lib.Finished):
         raise contract.refuse(
             method, "finish", f"it must return Finished(...), not {contract.spec(own)}."
         )
-    contract.check_names(method, "finish", "memory", own.memory, [*memory])
-    contract.check_names(method, "finish", "upload", own.upload, method.uploads)
-    if missing := [name for name in method.uploads if name not in own.upload]:
-        raise contract.refuse(
-            method,
-            "finish",
-            f"it never uploads {', '.join(missing)}, which `uploads` declares.",
-        )
-    if own.scale is not None:
-        contract.check_scalar(method, "finish", "scale", own.scale)
-    contract.check_names(method, "finish", "share", own.share, own.share)
-    for name, value in own.share.items():
-        contract.check_scalar(method, "finish", f"the share {name!r}", value)
-    packed = {
-        name: contract.check_structure(
-            method, "finish", f"memory {name!r}", value, memory[name]
-        )
-        for name, value in own.memory.items()
-    }
-    return method_lib.Finished(packed, own.upload, own.scale, own.share)
+    names = own.share if contract.is_a(own.share, Mapping) else ()
+    for what, given, like in (
+        ("memory", own.memory, memory),
+        ("upload", own.upload, dict.fromkeys(method.uploads, ...)),
+        ("share", own.share, dict.fromkeys(names)),
+        ("scale", own.scale, None if own.scale is not None else ...),
+    ):
+        contract.check(method, "finish", what, given, like, what == "memory")
+    return own

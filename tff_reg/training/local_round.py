@@ -9,7 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, method as method_lib
+from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import learning_model, roles
 from tff_reg.training import (
     data_forms,
@@ -160,7 +160,7 @@ class LocalRound:
             if method_lib.overrides(method, "start"):
                 local = self._views.of(visit, progress)[method.name]
                 start = self._hooks.call(method, "start", local)
-                start = contract.check_like(method, "start", start, visit.start)
+                contract.check(method, "start", "the result", start, visit.start)
                 # Copies of values, because `start` may return the variables themselves.
                 start = tuple(tf.identity(value) for value in start)
                 tf.nest.map_structure(_assign, tuple(self._variables), start)
@@ -235,9 +235,7 @@ class LocalRound:
         for name, method in self._by_name.items():
             if method_lib.overrides(method, "scale_rate"):
                 given = self._hooks.call(method, "scale_rate", locals_[name])
-                given = contract.check_scalar(
-                    method, "scale_rate", "the factor", given, dtype
-                )
+                given = contract.check(method, "scale_rate", "the factor", given, dtype)
                 factor = given if factor is None else factor * given
         return factor
 
@@ -246,9 +244,7 @@ class LocalRound:
             if method_lib.overrides(method, hook):
                 local, given = locals_[name], list(gradients)
                 gradients = self._hooks.call(method, hook, local, given)
-                gradients = contract.check_like(
-                    method, hook, gradients, self._variables
-                )
+                contract.check(method, hook, "the result", gradients, self._variables)
         return gradients
 
     def _keep(
@@ -258,8 +254,8 @@ class LocalRound:
             return state
         # The hook may change the list, and may return variables: both are copied.
         kept = self._hooks.call(method, "keep", local, list(gradients))
-        kept = contract.check_structure(method, "keep", "the state", kept, state)
-        return _tensors(kept)
+        contract.check(method, "keep", "the state", kept, state)
+        return _tensors(memories.packed_as(state, kept))
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
         """Adds the measurements of one more batch to the sums."""

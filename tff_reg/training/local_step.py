@@ -84,23 +84,22 @@ class LocalStep:
         own = locals_[self.rule.name]
         given = self._hooks.call(self.rule, "gradient", own, gradient_at)
         given = hook_results.change_of(self.rule, "gradient", given)
-        gradients = contract.check_like(
-            self.rule, "gradient", given.value, self.model.trainable_variables
-        )
+        weights = self.model.trainable_variables
+        contract.check(self.rule, "gradient", "the result", given.value, weights)
         first = gradient_at.first
         if first is None:
             raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
         first.measured[self.rule.name].update(given.measurements)
         first.kept[self.rule.name].update(given.kept)
-        return gradients, first
+        return list(given.value), first
 
     def move(self, perturbation: Optional[Sequence[Any]]) -> list[tuple[Any, Any]]:
         """Perturbs the weights; returns pairs of a weight's old and new value."""
         if perturbation is None:
             return []
         variables = self.model.trainable_variables
-        must = "gradient_at must be given"
-        contract.check_like(self.rule, "gradient", perturbation, variables, must=must)
+        what = "the perturbation"
+        contract.check(self.rule, "gradient", what, perturbation, variables)
         start = [tf.identity(v) for v in variables]
         for variable, moved in zip(variables, perturbation):
             variable.assign_add(moved)
@@ -147,8 +146,8 @@ class LocalStep:
             of = total
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
-                of = contract.check_scalar(
-                    self.rule, "gradient", "the loss of gradient_at", of
+                of = contract.check(
+                    self.rule, "gradient", "the loss of gradient_at", of, None
                 )
         owner = None if loss is None else self.rule
         named = [*zip(self._with_term, terms)]
@@ -296,8 +295,8 @@ class LocalStep:
             if method_lib.overrides(method, "change_logits"):
                 counts = locals_[method.name].class_counts
                 given = self._hooks.call(method, "change_logits", logits, counts)
-                (logits,) = contract.check_like(
-                    method, "change_logits", [given], [logits], "batch"
+                logits = contract.check(
+                    method, "change_logits", "the result", given, logits
                 )
         loss_fn = self.model.loss_fn
         if len(batch.targets) == 1 and batch.targets[0][1] is _WHOLE:

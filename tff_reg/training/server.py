@@ -207,7 +207,8 @@ class Server:
             if method_lib.overrides(method, hook):
                 own = memories.own(method.name, method.server_memory, memory)
                 made = self._hooks.call(method, hook, weights, own)
-                weights = contract.check_like(method, hook, made, weights)
+                contract.check(method, hook, "the result", made, weights)
+                weights = list(made)
         return weights
 
     def after_round(
@@ -258,7 +259,10 @@ class Server:
                 new = memories.own(method.name, method.server_memory, new_memory)
                 given = self._hooks.call(method, "next_model", server_with(memory=new))
                 given = hook_results.change_of(method, "next_model", given)
-                made = contract.check_like(method, "next_model", given.value, weights)
+                made = contract.check(
+                    method, "next_model", "the result", given.value, weights
+                )
+                made = list(made)
                 measured = {**measured, **given.measurements}
             is_finite = numbers.all_finite([changed, made])
             said[f"{method.name}/{finishing.NOT_FINITE}"] = tf.logical_not(is_finite)
@@ -276,13 +280,8 @@ class Server:
             return {}, {}
         given = self._hooks.call(method, hook, server)
         given = hook_results.change_of(method, hook, given)
-        contract.check_names(method, hook, "memory", given.value, [*old])
-        return given.measurements, {
-            name: contract.check_structure(
-                method, hook, f"memory {name!r}", value, old[name]
-            )
-            for name, value in given.value.items()
-        }
+        contract.check(method, hook, "memory", given.value, old, is_part=True)
+        return given.measurements, dict(given.value)
 
     # Access from outside --------------------------------------------------------------
 

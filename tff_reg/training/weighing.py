@@ -27,7 +27,7 @@ def weight(
     """Calls the hook."""
     given = hooks.call(method, "weigh", dict(own), dict(total))
     dtype = next(iter(own.values())).dtype
-    return contract.check_scalar(method, "weigh", "the weight", given, dtype)
+    return contract.check(method, "weigh", "the weight", given, dtype)
 
 
 def build(
