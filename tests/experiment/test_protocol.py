@@ -13,7 +13,7 @@ from tff_reg.methods import catalogue
 def plan(folder, *processes, **requested):
     """The configs of a comparison, by process."""
     common = experiment.RunConfig.of({"output_dir": str(folder), **requested})
-    planned = series.plan(common, processes=processes)
+    planned = series.Study().compare(common, processes=processes).runs
     return {run.config.process: run.config for run in planned}
 
 

@@ -33,7 +33,7 @@ def test_a_sum_of_methods_is_planned_once():
 
 def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder), **requested})
-    return series.plan(common, processes=processes, seeds=seeds)
+    return series.Study().compare(common, processes=processes, seeds=seeds).runs
 
 
 def a_series(program, is_watched=False, executor=None):
@@ -89,7 +89,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
         "output_dir": "runs/elsewhere",
     }
     recipes = types.SimpleNamespace(settings=lambda name, process="": sets)
-    planned = series.plan(
+    study = series.Study().compare(
         experiment.RunConfig(
             output_dir=str(tmp_path), num_clients=4, recipe="paper/table1/man"
         ),
@@ -99,6 +99,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
             names=tasks.names, defaults=tasks.defaults, recipes=recipes
         ),
     )
+    planned = study.runs
     assert set(batch.as_flags(planned[1].asked)) == {
         "--recipe=paper/table1/man",
         "--num_clients=4",

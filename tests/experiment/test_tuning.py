@@ -265,7 +265,7 @@ def set_trap(folder, run, who, number):
 
 def run_jobs(folder, jobs, executor=None):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder)})
-    planned = series.plan(common, processes=("fedavg", "fedprox"))
+    planned = series.Study().compare(common, processes=("fedavg", "fedprox")).runs
     said = []
     done = batch.Batch(
         planned,

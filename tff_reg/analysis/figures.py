@@ -88,18 +88,7 @@ def write(
     directory = pathlib.Path(output_dir)
     for name in FILES:
         files.delete(directory / name)
-    there = {run.directory for run in finished}
-    # By (panel, curve): the directories of the curve's finished runs.
-    cells = {
-        (cell.column, cell.row): [
-            run.directory
-            for runs in made.runs_of(cell)
-            for run in runs
-            if run.directory in there
-        ]
-        for cell in made.artifact.cells
-    }
-    cells = {key: paths for key, paths in cells.items() if paths}
+    cells = made.groups(finished)  # By panel and curve.
     path, picture = directory / FILES[0], cells and made.artifact.picture
     if picture == "curves":
         _write_curves(path, made, cells)

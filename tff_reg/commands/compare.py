@@ -182,7 +182,7 @@ def main(argv, stop, executor=None):
         return
     if given.list_commands:
         if plan and plan.tuner and not done.missing:
-            done = begin(plan.tuner.plan(plan.tuner.best(done.finished)))
+            done = begin(plan.tuner.plan(plan.tuner.best(done.finished)).runs)
         several.print_commands(done)
         return
     of_files = {"title": given.title or "", "command": shlex.join([_COMMAND, *argv])}

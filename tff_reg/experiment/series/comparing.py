@@ -82,24 +82,17 @@ class Comparing:
         self._of_grid: dict[str, Any] = {}
         self._tuned: dict[str, Any] = {}
         self.tuner: Optional[tuning.Tuning] = None
-        self._plan: dict[str, list[series.PlannedRun]] = {}
+        self._study = series.Study()
         if grid is not None:
             common, tasks = self._requests[""]
             values = tuning.parse(grid)
             self.tuner = tuning.Tuning(common, values, **asked, tasks=tasks)
             self.first = self.tuner.planned
         else:
-            self._plan = {
-                heading: series.plan(
-                    common,
-                    **asked,
-                    tasks=tasks,
-                    heading=heading,
-                    folder=self._folders[heading],
-                )
-                for heading, (common, tasks) in self._requests.items()
-            }
-            self.first = self._runs
+            for heading, (common, tasks) in self._requests.items():
+                place = heading, self._folders[heading]
+                self._study.compare(common, *place, **asked, tasks=tasks)
+            self.first = self._study.runs
         common, _ = self._requests[[*of_axis][0]]
         shown = self.first[0].config if self.first else common
         how = {"weights": weights, "baseline": baseline}
@@ -109,11 +102,7 @@ class Comparing:
     @property
     def headings(self) -> list[str]:
         """The headings of the settings, in their order."""
-        return [*self._plan]
-
-    @property
-    def _runs(self) -> list[series.PlannedRun]:
-        return [run for runs in self._plan.values() for run in runs]
+        return [*self._requests]
 
     def protocol(self, **recorded: Any) -> list[str]:
         """Returns the protocol of the requested runs in lines, before they begin.
@@ -161,14 +150,14 @@ class Comparing:
                 rows = self.tuner.rows(done.finished)
                 self._of_grid = sensitivity.contents(rows, self.tuner.names)
                 self._put("")
-            self._plan = {"": self.tuner.plan(self._tuned)}
+            self._study = self.tuner.plan(self._tuned)
             lost = self.tuner.lost(done.finished)
             done.leave_out(lost)
             self.failed |= done.failed
             missing = [*done.missing, *lost]
             self.total = len(self.first) + len(lost)
-            done = begin(self._runs)
-        self.total += len(self._runs)
+            done = begin(self._study.runs)
+        self.total += len(self._study.runs)
         write = functools.partial(self._write, done, of_files, missing)
         made: dict[str, Any] = {}
         plain = dataclasses.replace(self.layout, columns=())
@@ -186,23 +175,17 @@ class Comparing:
         made: dict[str, Any],
     ) -> dict[str, table_lib.Table]:
         """Makes and writes the tables of other groups than those `made` before."""
-        finished = {run.directory for run in done.finished}
-        for heading, runs in self._plan.items():
-            groups: dict[str, list[str]] = {run.config.process: [] for run in runs}
-            for run in runs:
-                if run.directory in finished:
-                    groups[run.config.process].append(run.directory)
-            groups = {name: paths for name, paths in groups.items() if paths}
+        for heading in self.headings:
+            runs = self._study.groups(done.finished, heading)
+            groups = {n: [run.directory for run in own] for n, own in runs.items()}
             if not groups or made.get(heading, (None,))[0] == groups:
                 continue
-            names = [run.name for run in runs if run.directory not in finished]
+            names = self._study.missing(done.finished, heading)
             found = tabulate(groups, done, layout, self._tuned, [*names, *missing])
             made[heading] = groups, found
             make = functools.partial(comparison.contents, found, **of_files)
             self._put(self._folders[heading], make)
-        tables = {
-            heading: made[heading][1] for heading in self._plan if heading in made
-        }
+        tables = {head: made[head][1] for head in self.headings if head in made}
         if tables and self._has_axis:
             make = settings_table.SettingsTable(self.headings, tables).contents
             self._put("", functools.partial(make, **of_files))

@@ -6,6 +6,7 @@ All runs are known and checked before the first is started.
 from __future__ import annotations
 
 import dataclasses
+import json
 import numbers
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.data import keys
-from tff_reg.experiment.config import resolution, run_config as config_lib
+from tff_reg.experiment.config import identity, resolution, run_config as config_lib
 from tff_reg.experiment.report import protocol
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
@@ -101,34 +102,80 @@ class PlannedRun:
         return summary_lib.of_finished_run(directory, self.config.dump())
 
 
-def plan(
-    common: config_lib.RunConfig,
-    *,
-    processes: Sequence[str],
-    seeds: Sequence[int] = (0,),
-    tasks: Any = lazy.tasks,
-    heading: str = "",
-    folder: str = "",
-) -> list[PlannedRun]:
-    """Plans the runs of a series: every process with every seed, seed by seed.
+class Study:
+    """Runs that are planned together, by the cells of tables that they are for.
 
-    `heading` is part of their names; they are in `folder` of the output directory.
+    Attributes:
+      trials: The row, the column and the run of each request, in their order.
     """
-    names = process_names(processes)
-    where = os.path.join(common.output_dir, folder)
-    common = dataclasses.replace(protocol.asked(common), output_dir=where)
-    resolution.check_owned(common.strengths, names)
-    seen: dict[str, list[int]] = {}
-    return [
-        plan_run(
-            of_process(common, name, seed),
-            tasks,
-            heading and f"{resolution.process_name(name)}, {heading}, seed {seed}",
-            seen,
-        )
-        for seed in dict.fromkeys(seeds)
-        for name in names
-    ]
+
+    def __init__(self, shares: bool = False):
+        """Plans nothing yet; `shares` makes equal requests one run."""
+        self._shares = shares
+        self.trials: list[tuple[str, str, PlannedRun]] = []
+        self._seen: dict[str, list[int]] = {}
+        self._by_content: dict[str, PlannedRun] = {}  # Or by directory.
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """The runs, each once."""
+        return [*self._by_content.values()]
+
+    def add(
+        self, row: str, column: str, asked: config_lib.RunConfig, *more: Any
+    ) -> PlannedRun:
+        """Plans the run of a request, as `plan_run` does, which `more` is for."""
+        run = plan_run(asked, *more, seen=self._seen)
+        content = run.directory
+        if self._shares:
+            content = json.dumps(identity.identity(run.config.dump()), sort_keys=True)
+        run = self._by_content.setdefault(content, run)
+        self.trials.append((row, column, run))
+        return run
+
+    def missing(self, finished: Sequence[PlannedRun], column: str) -> list[str]:
+        """Returns the names of the runs of a column that are not finished."""
+        there = {run.directory for run in finished}
+        runs = [run for _, own, run in self.trials if own == column]
+        return [run.name for run in runs if run.directory not in there]
+
+    def groups(
+        self, finished: Sequence[PlannedRun], column: str
+    ) -> dict[str, list[PlannedRun]]:
+        """Returns the finished runs of a column, by the rows that have any."""
+        there = {run.directory for run in finished}
+        found: dict[str, list[PlannedRun]] = {}
+        for row, own, run in self.trials:
+            if own == column:
+                is_there = run.directory in there
+                found.setdefault(row, []).extend([run] if is_there else [])
+        return {row: runs for row, runs in found.items() if runs}
+
+    def compare(
+        self,
+        common: config_lib.RunConfig,
+        heading: str = "",
+        folder: str = "",
+        *,
+        processes: Sequence[str],
+        seeds: Sequence[int] = (0,),
+        tasks: Any = lazy.tasks,
+    ) -> Study:
+        """Adds every process with every seed, seed by seed, as the rows of a column.
+
+        `heading` is the column's, and part of the runs' names; they are in `folder` of
+        the output directory.
+        """
+        names = process_names(processes)
+        where = os.path.join(common.output_dir, folder)
+        common = dataclasses.replace(protocol.asked(common), output_dir=where)
+        resolution.check_owned(common.strengths, names)
+        for seed in dict.fromkeys(seeds):
+            for name in names:
+                of = heading and f"{resolution.process_name(name)}, {heading}"
+                asked = of_process(common, name, seed)
+                self.add(name, heading, asked, tasks, of and f"{of}, seed {seed}")
+        return self
 
 
 def plan_run(

@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_reg import files, lazy
 from tff_reg.experiment.config import resolution, scale as scale_lib
-from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import finished_runs, protocol, quantities
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
@@ -65,17 +62,14 @@ class Reproduction:
         self._common = common
         # The planned runs of each recipe with the settings of a cell, by seed.
         self._runs: dict[Any, list[series.PlannedRun]] = {}
-        by_content: dict[Any, series.PlannedRun] = {}
-        self._seen: dict[str, list[int]] = {}
+        self._study = series.Study(shares=True)
         for cell in artifact.cells:
             for recipe in cell.recipes:
                 planned = [self._plan(cell, recipe, seed) for seed in seeds]
-                self._runs[self._key(cell, recipe)] = [
-                    by_content.setdefault(_content(run), run) for run in planned
-                ]
-        processes = {run.config.process for run in by_content.values()}
+                self._runs[self._key(cell, recipe)] = planned
+        self.planned = self._study.runs
+        processes = {run.config.process for run in self.planned}
         resolution.check_owned(common.strengths, sorted(processes))
-        self.planned = list(by_content.values())
 
     @staticmethod
     def _key(cell: Cell, recipe: str) -> Any:
@@ -99,18 +93,10 @@ class Reproduction:
             for key, value in cell.settings.items()
         )
         where = f"{name}-{variant}" if variant else name
-        return series.plan_run(
-            RunConfig.of(
-                {
-                    **given,
-                    "recipe": recipe,
-                    "seed": seed,
-                    "output_dir": os.path.join(self.runs_dir, f"{where}-seed{seed}"),
-                }
-            ),
-            name=f"{where}, seed {seed}",
-            seen=self._seen,
-        )
+        given |= {"recipe": recipe, "seed": seed}
+        given["output_dir"] = os.path.join(self.runs_dir, f"{where}-seed{seed}")
+        asked, name = RunConfig.of(given), f"{where}, seed {seed}"
+        return self._study.add(cell.row, cell.column, asked, lazy.tasks, name)
 
     def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:
         model = sets["model"]
@@ -122,6 +108,16 @@ class Reproduction:
     def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
         """Returns the runs of a cell: one list of seeds per recipe."""
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
+
+    def groups(
+        self, finished: Sequence[series.PlannedRun]
+    ) -> dict[tuple[str, str], list[str]]:
+        """Returns the directories of finished runs by column and row."""
+        return {
+            (column, row): [run.directory for run in runs]
+            for column in self.artifact.columns
+            for row, runs in self._study.groups(finished, column).items()
+        }
 
     def protocols(self) -> list[str]:
         """Returns each column's common settings and the differences of its rows."""
@@ -225,13 +221,9 @@ class Reproduction:
         command: str = "",
     ) -> None:
         """Writes `table.csv`, `table.md` and `report.html` of finished runs."""
-        there = {run.directory for run in finished}
         runs: dict[str, dict[str, list[finished_runs.Run]]] = {}
-        for cell in self.artifact.cells:
-            for run in itertools.chain(*self.runs_of(cell)):
-                if run.directory in there:
-                    own = runs.setdefault(cell.column, {}).setdefault(cell.row, [])
-                    own.append(finished_runs.read(run.directory))
+        for (column, row), paths in self.groups(finished).items():
+            runs.setdefault(column, {})[row] = [*map(finished_runs.read, paths)]
         numbers = self.numbers(finished)
         notes = [*self._notes(numbers), *_of_runs(runs)]
         artifact_lib.write(self.artifact, numbers, notes, output_dir, runs, command)
@@ -277,8 +269,3 @@ def _of_runs(
     if ends:
         yield f"Runs that may end early ended after {quantities.span(ends)} rounds."
     yield from finished_runs.warnings(whole)
-
-
-def _content(run: series.PlannedRun) -> str:
-    """Returns a text that is equal for runs that are the same experiment."""
-    return json.dumps(identity(run.config.dump()), sort_keys=True)

@@ -112,18 +112,18 @@ class Tuning:
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
-        self._tasks = tasks
-        self._seen: dict[str, list[int]] = {}
-        self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {
-            process: [
-                (each, [self._plan(process, each, share, s) for s in seeds])
-                for each in combinations(process, grid)
-                if each
-            ]
+        self._tasks, self._study = tasks, series.Study()
+        self._tried = {
+            process: [Tuned(each) for each in combinations(process, grid) if each]
             for process in names
         }
+        for process, tried in self._tried.items():
+            for each, seed in itertools.product(tried, seeds):
+                self._add(process, each.settings, share, seed)
 
-    def _plan(self, process, settings, share, seed) -> series.PlannedRun:
+    def _add(
+        self, process: str, settings: Mapping[str, Any], share: float, seed: int
+    ) -> None:
         # All settings have the same rounds.
         common = self._with(settings, validation_share=share, stop_at_target=False)
         asked = series.of_process(common, process, seed)
@@ -131,9 +131,10 @@ class Tuning:
         where = os.path.join(
             self._common.output_dir, FOLDER, f"{process}-{label}-seed{seed}"
         )
-        name = f"{process}, {Tuned(settings).text}, seed {seed}"
+        text = Tuned(settings).text
         asked = dataclasses.replace(asked, output_dir=where)
-        return series.plan_run(asked, self._tasks, name, self._seen)
+        name = f"{process}, {text}, seed {seed}"
+        self._study.add(process, text, asked, self._tasks, name)
 
     def _with(self, settings: Mapping[str, Any], **more: Any) -> config_lib.RunConfig:
         given = {**self._common.given(), **settings}
@@ -143,9 +144,7 @@ class Tuning:
     @property
     def planned(self) -> list[series.PlannedRun]:
         """All tuning runs."""
-        return [
-            run for tried in self._tried.values() for _, runs in tried for run in runs
-        ]
+        return self._study.runs
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
         """Returns the best setting of each process of which all runs are finished."""
@@ -198,17 +197,17 @@ class Tuning:
     def _results(
         self, finished: Sequence[series.PlannedRun]
     ) -> dict[str, list[_Tried]]:
-        there = {run.directory for run in finished}
         found: dict[str, list[_Tried]] = {process: [] for process in self._tried}
         for process, tried in self._tried.items():
-            for settings, runs in tried:
-                results = [r.result() or {} for r in runs if r.directory in there]
+            for each in tried:
+                runs = self._study.groups(finished, each.text).get(process, ())
+                results = [run.result() or {} for run in runs]
                 found[process].append(
                     _Tried(
-                        settings,
-                        [each["final_accuracy"] for each in results],
-                        len(results) == len(runs),
-                        sum(not each["ends_finite"] for each in results),
+                        dict(each.settings),
+                        [result["final_accuracy"] for result in results],
+                        len(results) == len(self._seeds),
+                        sum(not result["ends_finite"] for result in results),
                     )
                 )
         return found
@@ -225,17 +224,13 @@ class Tuning:
             if process not in best
         }
 
-    def plan(self, tuned: Mapping[str, Tuned]) -> list[series.PlannedRun]:
+    def plan(self, tuned: Mapping[str, Tuned]) -> series.Study:
         """Plans the final runs, which train on all examples with the best settings."""
-        return [
-            series.plan_run(
-                series.of_process(self._with(tuned[process].settings), process, seed),
-                self._tasks,
-                seen=self._seen,
-            )
-            for seed in self._seeds
-            for process in tuned
-        ]
+        study = series.Study()
+        for seed, (process, best) in itertools.product(self._seeds, tuned.items()):
+            asked = series.of_process(self._with(best.settings), process, seed)
+            study.add(process, "", asked, self._tasks)
+        return study
 
     def expected(
         self, finished: Sequence[series.PlannedRun]
@@ -250,6 +245,7 @@ class Tuning:
             )
             for process, results in self._results(finished).items()
             if not all(each.is_complete for each in results)
-            for run in self._tried[process][0][1]
+            for row, text, run in self._study.trials
+            if (row, text) == (process, self._tried[process][0].text)
         ]
-        return [*self.plan(self.best(finished)), *unknown]
+        return [*self.plan(self.best(finished)).runs, *unknown]
