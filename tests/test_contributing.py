@@ -12,7 +12,12 @@ from tests import commands, documents
 
 # What a change is run with, and what must be said: by the beginning of its diff.
 SMALL = ("--scale=tiny", "--total_rounds=1", "--local_epochs=1", "--model=cnn")
+OF_CLIENTS = ("--client_evaluation", "--client_test_share=0.3")
 SHOWN = {
+    "tff_reg/experiment/report/quantities.py": (
+        ("compare", "--processes=fedavg", *SMALL, *OF_CLIENTS),
+        "clients: median (%)",
+    ),
     "tff_reg/experiment/config/work_settings.py": (
         ("run", "--process=fedavg", "--late_share=0.5"),
         "--late_share",
