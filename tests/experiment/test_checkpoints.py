@@ -29,6 +29,12 @@ def test_latest_is_the_newest_with_its_parts(store):
     assert own.read_text() == "ten of client 1"
 
 
+@pytest.mark.parametrize("name", ["state.v-2", "a.b c", "weights.h5~", "best model.pt"])
+def test_a_part_may_have_any_name(store, name):
+    store.save(1, {name: b"kept"})
+    assert store.latest().part(name).read_bytes() == b"kept"
+
+
 def test_only_the_newest_are_kept_and_what_they_have_in_common_is_there_once(tmp_path):
     store = checkpoints.CheckpointStore(tmp_path, keep=2)
     for round_num in range(1, 6):

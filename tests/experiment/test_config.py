@@ -204,6 +204,8 @@ def test_a_file_without_a_process_is_no_runs():
         ({"no_such": 1}, "no_such: there is no such setting"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
         ({"clients_per_round": 17}, "clients_per_round=17: there are only 16 clients"),
+        ({"clients_per_round": 17, "scale": "0.5"}, "there are only 16 clients"),
+        ({"num_clients": 5000, "scale": "0.1"}, "has only 1437 training examples"),
         ({"client_nesterov": True, "client_momentum": 0.0}, "client_nesterov=true"),
         (
             {"learning_rate_decay": 0.9},

@@ -52,6 +52,14 @@ def test_settings_that_change_no_number_or_are_new_may_differ(begun):
         run.check({"batch_size": 5})
 
 
+def test_checkpoints_of_an_earlier_version_are_not_deleted(begun):
+    before = begun / "checkpoints" / "round_000002"
+    before.mkdir(parents=True)
+    with pytest.raises(directory.DirectoryError, match="of an earlier version, so giv"):
+        directory.RunDirectory(begun).check({"batch_size": 4, "total_rounds": 5})
+    assert before.is_dir()
+
+
 def test_overwriting_deletes_what_is_ours_only(begun):
     (begun / "metrics.csv").write_text("1")
     (begun / "events.out.tfevents.1").write_text("1")

@@ -108,6 +108,7 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ),
         ({"process": "central"}, ValueError, "a known size; leave sample_fn out"),
         ({"learning_rate_schedule": "cosine"}, ValueError, "a function of the round"),
+        ({"client_learning_rates": (0.5, 0.4)}, ValueError, "a function of the round"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(wrong, error, words):

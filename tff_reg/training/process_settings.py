@@ -462,10 +462,13 @@ def settle_rates(values: dict[str, Any], given: Mapping[str, Any]) -> None:
 
     Raises:
       SettingError: If they are a function whose results are none, or a list beside
-        another rate.
+        a function or another rate.
     """
     name = "client_learning_rate"
     if callable(rate := values[name]):
+        if listed := given.get("client_learning_rates"):
+            why = "leave it out: client_learning_rate is a function of the round."
+            raise SettingError("client_learning_rates", listed, why)
         # Copies train at the rate of the round after the last one.
         count = values["total_rounds"] + bool(values.get("finetune_epochs"))
         try:

@@ -73,6 +73,12 @@ def resolve(
     settings_lib.settle(settings, beside, given)
     values = {name: beside[name] for name in values}
     _count(values, given, tasks)
+    if values["scale"] is not None:
+        scaled = scale_lib.parse(values["scale"]).settings(values, given)
+        # What would be refused whole is refused on trial.
+        of_scaled = [each for each in settings if each.name in scaled]
+        settings_lib.check_rules(of_scaled, {**beside, **values})
+        values.update(scaled)
     process_settings.settle_rates(values, given)
     settings_lib.check_rules(settings, {**beside, **values})
     _place(values, given, settings)
@@ -165,9 +171,6 @@ def _count(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None
             raise SettingError("model", values["model"], str(error)) from error
         if values["norm"] not in norms:
             values["norm"] = norms[0]
-    if values["scale"] is not None:
-        scale = scale_lib.parse(values["scale"])
-        values.update(scale.settings(values, given))
     values["max_gradient_norm"] = values["max_gradient_norm"] or None
     are_tested = values["client_test_share"] or values["finetune_epochs"]
     if values["client_evaluation"] is None and (

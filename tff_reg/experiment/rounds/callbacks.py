@@ -102,11 +102,13 @@ class Run:
           name: A key of `Callback.keep`.
 
         Returns:
-          The bytes; None at the beginning of a run, or if nothing was kept.
+          The bytes; None at the beginning of a run, if nothing was kept, or when later
+          checkpoints have replaced the resumed one.
         """
         if self.checkpoint is None or name not in self.checkpoint.parts:
             return None
-        return self.checkpoint.part(name).read_bytes()
+        path = self.checkpoint.part(name)
+        return path.read_bytes() if path.exists() else None
 
     def write_weights(self, name: str, weights: Any = None) -> None:
         """Writes weights to an `.npz` file of the run's directory.

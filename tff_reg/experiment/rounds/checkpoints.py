@@ -26,7 +26,8 @@ from typing import Optional
 from tff_reg import files
 
 _NAME = re.compile(r"round_(\d{6,})\.json$")
-_FILE = re.compile(r"[0-9a-f]{64}(\.\w+)?$")
+_SUFFIX = r"(\.\w+)?$"
+_FILE = re.compile(r"[0-9a-f]{64}" + _SUFFIX)
 
 
 class CheckpointDamagedError(ValueError):
@@ -83,6 +84,11 @@ class Checkpoint:
                 raise CheckpointDamagedError(f"{name} has changed since it was written")
 
 
+def _suffix(name: str) -> str:
+    found = re.search(_SUFFIX, name)
+    return found[0] if found else ""
+
+
 class CheckpointStore:
     """The checkpoints of one run."""
 
@@ -102,6 +108,10 @@ class CheckpointStore:
             if match := _NAME.match(path.name):
                 found.append(Checkpoint(path, int(match.group(1))))
         return sorted(found, key=lambda checkpoint: checkpoint.round_num)
+
+    def has_folders(self) -> bool:
+        """Whether there are checkpoints as earlier versions wrote them, folders."""
+        return any(path.is_dir() for path in self.directory.glob("round_*"))
 
     def latest(
         self, report: Callable[[str], None] = lambda line: None
@@ -158,8 +168,7 @@ class CheckpointStore:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         names = {
-            name: self.add(content, pathlib.PurePath(name).suffix)
-            for name, content in parts.items()
+            name: self.add(content, _suffix(name)) for name, content in parts.items()
         }
         for name in {*names.values(), *clients.values()} & self._unsynced:
             files.sync(self.directory / name)

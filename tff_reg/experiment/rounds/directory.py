@@ -143,6 +143,10 @@ class RunDirectory:
     def _check_rounds(
         self, config: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> None:
+        if self.checkpoints.has_folders():
+            raise self._error(
+                f"its checkpoints are of an earlier version, so {_OTHERWISE}"
+            )
         before, total = config.get("total_rounds"), settings["total_rounds"]
         done = (self.summary() or {}).get("rounds", 0)
         done = max([done, *(c.round_num for c in self.checkpoints.all())])
