@@ -111,9 +111,8 @@ class Trial:
                     self._recorder.references,
                 ),
             )
-            networks = [model.network, teacher.network] * self._round.has_network
-            if networks and model.network.gives_probabilities:
-                self._check_constants(networks)
+            if self._round.has_network and model.network.gives_probabilities:
+                self._check_constants([model.network, teacher.network])
             else:
                 self._run_client()
 
