@@ -20,10 +20,11 @@ def numbered(
     *,
     clients: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Returns the fields of `Examples` for each example's client, a number or text.
+    """Returns the fields of `Examples` that say which client has each example.
 
-    Clients are sorted by name, by default those with training examples; -1 is a test
-    example of another client.
+    `train` and `test` have a number or text for each example. Clients are sorted by
+    name, by default those with training examples; -1 is a test example of another
+    client.
     """
     names = np.unique(train if clients is None else np.array(clients))
     found: dict[str, Any] = {"client_names": tuple(map(str, names))}

@@ -77,7 +77,7 @@ def of_tests(x: Any, y: Any, subsets: Mapping[str, Any]) -> dict[str, str]:
 
 
 def of_value(value: Any) -> str:
-    """Returns the digest of a value, as of a Keras model's parts and their code."""
+    """Returns a digest of a value, such as a Keras layer's settings and code."""
     return _short(_content(value, {}))
 
 

@@ -419,7 +419,7 @@ class _Here(batch.Batch):
     """Runs that follow one another in this process."""
 
     def __init__(self, planned, arguments: Compared, errors: list[Exception]):
-        """Starts nothing; `errors` gets those of failed runs."""
+        """Stores the arguments; each failed run adds its error to `errors`."""
         is_silent = isinstance(arguments.progress, progress_lib.Silence)
         say = (lambda *_, **__: None) if is_silent else print
         super().__init__(planned, (), executor=object(), say=say)

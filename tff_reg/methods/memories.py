@@ -199,7 +199,7 @@ def first(
 def leaving(
     methods: Sequence[Any], memory: Mapping[str, Any], weights: Sequence[Any]
 ) -> collections.OrderedDict[str, Any]:
-    """Returns by key what the server sends to clients of its memories."""
+    """Returns the server's memories that clients receive, by key."""
     found: dict[str, Any] = collections.OrderedDict()
     for key, each in _of_server(methods).items():
         if each.is_sent:

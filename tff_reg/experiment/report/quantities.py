@@ -254,7 +254,10 @@ def needing(columns: Sequence[str], *needs: str) -> list[str]:
 
 
 def check(columns: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
-    """Returns columns without duplicates; checks names, and those that need targets."""
+    """Checks the names of columns, and returns each once.
+
+    Columns of rounds or costs to an accuracy need `targets`.
+    """
     COLUMNS.check(tuple(columns))
     lacking = [name for name in columns if name not in TABLE]
     if lacking and not targets:

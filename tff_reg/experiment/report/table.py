@@ -126,7 +126,7 @@ class Tuned:
 
     @property
     def held_out(self) -> str:
-        """Held-out accuracy of the best setting and of the worst, in percent."""
+        """The best and the worst held-out accuracy of all settings, in percent."""
         if self.mean is None:
             return "-"
         worst = "not finite" if self.lowest is None else f"{100 * self.lowest:.2f}"
@@ -357,7 +357,7 @@ class Table(Printed):
         return span([run.summary["rounds"] for run in self._runs])
 
     def _too_few(self, group: Sequence[Run], target: Any) -> str:
-        """Returns, such as `25+`, the fewest rounds that did not reach a target."""
+        """Returns how long the shortest run without the target was, such as `25+`."""
         missed = [r for r in group if not r.summary["rounds_to_target"][str(target)]]
         known = [run.summary["rounds"] for run in missed if run.accuracies]
         return f"{min(known)}+" if known else ""
@@ -554,7 +554,7 @@ def accuracy_of(groups: Groups) -> str:
 
 
 def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
-    """Returns the runs' configs, with the rounds that were done."""
+    """Returns the settings of each run; `total_rounds` counts the rounds done."""
     return {
         name: [{**run.config, "total_rounds": _rounds(run)} for run in group]
         for name, group in groups.items()

@@ -1,4 +1,4 @@
-"""A training: a process, its clients' data and its rounds; `loop.train` runs it.
+"""What a training consists of: process, client data, rounds. `loop.train` runs it.
 
 All random draws are a function of the seed and the round, so a checkpoint needs only
 the server state, the round and the metrics, and a run that was killed and started again
