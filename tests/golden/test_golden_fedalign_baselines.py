@@ -107,9 +107,7 @@ def test_moon_step(name, dtype):
         other.set_weights(case.weights(config[f"phase_{key}"]))
         references[kind] = other.model
     constant = {
-        kind: model.network(
-            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
-        ).embedding
+        kind: model.network(batch["x"], forward.ForwardPass(training=True)).embedding
         for kind, model in references.items()
     }
     trainer.replayed.set_weights(case.weights(config["phase_local"]))
@@ -254,7 +252,7 @@ def test_stochdepth_step(name, dtype):
 
     def run(term):
         settings, *_ = term.change_pass(
-            forward.ForwardPass(training=True, update_statistics=False), network, None
+            forward.ForwardPass(training=True), network, None
         )
         logits = network(batch["x"], settings).logits
         return logits, trainer.replayed.model.loss_fn(batch["y"], logits)

@@ -10,7 +10,7 @@ from tff_reg.models import forward
 
 # Gradients of this network are closer in float32 than ResNet-56's, so the tolerances of
 # the latter hold too.
-TRAIN = forward.ForwardPass(training=True, update_statistics=False)
+TRAIN = forward.ForwardPass(training=True)
 
 
 def _check_parts(case, trainer, received, batch):

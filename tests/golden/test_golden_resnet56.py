@@ -125,7 +125,7 @@ def _check_fedalign_step(trainer, prefix, batch, step):
     width, iterations = config["width"], term.power_iterations
     sub_input = previous[..., : int(previous.shape[-1] * width)]
     sub = trainer.replayed.model.network.run_block(
-        -2, sub_input, forward.ForwardPass(True, width, update_statistics=False)
+        -2, sub_input, forward.ForwardPass(True, width)
     )
     for key, value in (("prev", previous), ("full_out", full), ("sub_out", sub)):
         case.check_summary(
@@ -160,7 +160,7 @@ def _check_equation_5(trainer, prefix, batch, term):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(trainer.variables)
         outputs = trainer.replayed.model.network(
-            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+            batch["x"], forward.ForwardPass(training=True)
         )
         ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
         value = term.term(

@@ -54,7 +54,7 @@ class Trainer:
 
     def forward(self, batch):
         return self.replayed.model.network(
-            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+            batch["x"], forward.ForwardPass(training=True)
         )
 
     def apply(self, gradients):

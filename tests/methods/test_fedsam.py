@@ -57,9 +57,7 @@ def _batch(seed=0, count=6):
 def _loss_gradient(model, batch):
     """By a plain tape over the model, without statistics."""
     with tf.GradientTape() as tape:
-        outputs = model.network(
-            batch["x"], models.ForwardPass(training=True, update_statistics=False)
-        )
+        outputs = model.network(batch["x"], models.ForwardPass(training=True))
         loss = model.loss_fn(batch["y"], outputs.logits)
     return tape.gradient(loss, model.trainable_variables)
 

@@ -77,9 +77,7 @@ def test_fedproto_sends_the_means_of_the_last_epoch():
     table = output.state.finalizer["memory"]["fedproto/table"]
     model = process.model_fn()
     process.get_model_weights(process.initialize()).assign_weights_to(model)
-    forward = methods.method.forward_lib.ForwardPass(
-        training=True, update_statistics=False
-    )
+    forward = methods.method.forward_lib.ForwardPass(training=True)
     sums, counts = np.zeros(table["means"].shape), np.zeros(3)
     for data in random_clients.clients(_COUNTS, size=every_method.SIZE):
         (own,) = data

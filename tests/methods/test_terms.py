@@ -78,15 +78,13 @@ def _references(model, term, weights):
 def _outputs(model, batch):
     return model.network(
         batch["x"],
-        forward.ForwardPass(
-            training=True, update_statistics=False, record_activations=True
-        ),
+        forward.ForwardPass(training=True, record_activations=True),
     )
 
 
 def _term(model, term, batch, global_weights, outputs=None):
     references = _references(model, term, global_weights)
-    constant = forward.ForwardPass(training=True, update_statistics=False)
+    constant = forward.ForwardPass(training=True)
     outputs = outputs or _outputs(model, batch)
 
     return term.term(

@@ -9,7 +9,7 @@ from tests.models import definitions
 from tff_reg import methods, models
 from tff_reg.models import forward
 
-TRAIN = forward.ForwardPass(training=True, update_statistics=False)
+TRAIN = forward.ForwardPass(training=True)
 EVALUATE = forward.ForwardPass()
 # The smallest images that they take.
 SMALLEST = {
@@ -242,9 +242,7 @@ def test_stages_of_mobilenet_run_at_widths_that_are_drawn_at_run_time():
     stages = (1, 2)
 
     def run(x, width):
-        settings = forward.ForwardPass(
-            training=True, width=width, update_statistics=False
-        )
+        settings = forward.ForwardPass(training=True, width=width)
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = x

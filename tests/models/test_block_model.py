@@ -127,7 +127,7 @@ def test_a_model_needs_a_classifier_at_its_end_and_different_names():
 def test_classifying_features_of_several_blocks_is_running_from_each(norm, chosen):
     network = _network("resnet8", (8, 8, 1), 3, norm=norm, dtype="float64")
     x = tf.random.stateless_normal([3, 8, 8, 1], [1, 2], dtype=tf.float64)
-    settings = forward.ForwardPass(training=True, update_statistics=False)
+    settings = forward.ForwardPass(training=True)
     blocks = network(x, settings).block_outputs
     features = [(m, blocks[m - 1] * (1 + 0.1 * m)) for m in chosen]
     joined = network.classify_from(features, settings)

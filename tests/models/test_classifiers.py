@@ -5,7 +5,7 @@ import tensorflow as tf
 from tff_reg import models
 from tff_reg.models import forward
 
-TRAIN = forward.ForwardPass(training=True, update_statistics=False)
+TRAIN = forward.ForwardPass(training=True)
 
 
 def _network(name="resnet8", projector="moon", **options):
@@ -93,9 +93,7 @@ def test_the_classifier_reads_the_projected_features(name, projector):
     if projector == "feduv":
         expected = np.maximum(_normalized(expected), 0)
         recorded.append(expected)
-    settings = forward.ForwardPass(
-        training=True, update_statistics=False, record_activations=True
-    )
+    settings = forward.ForwardPass(training=True, record_activations=True)
     outputs = network(_images(), settings)
     np.testing.assert_allclose(outputs.embedding, expected, rtol=1e-9, atol=1e-12)
     logits = expected @ _value(network, "classifier/dense/kernel")

@@ -590,14 +590,32 @@ def test_what_a_model_computes_with_is_part_of_its_digests(keras, build, given):
     assert found[0] == found[1] != found[2]
 
 
-def test_a_further_pass_that_changes_statistics_is_told_what_to_say(keras):
+def test_a_further_pass_leaves_the_statistics_of_norms_alone(keras):
     class Twice(methods.Method):
         name = "twice"
 
         def term(self, step):
             forward = models.ForwardPass(training=True)
+            return 0.0 * tf.reduce_mean(step.network(step.features, forward).logits)
+
+    _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
+    client = _client(model_fn().input_spec["x"], 0)
+    once, twice = (
+        _trained(model_fn, client, own)[0].non_trainable for own in ([], [Twice()])
+    )
+    assert len(once) and all(map(np.array_equal, once, twice))
+
+
+def test_a_term_that_moves_the_statistics_of_norms_is_told_so_in_debug_eager(keras):
+    class Moving(methods.Method):
+        name = "moving"
+
+        def term(self, step):
+            forward = models.ForwardPass(training=True, update_statistics=True)
             return tf.reduce_mean(step.network(step.features, forward).logits)
 
     _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
-    with pytest.raises(ValueError, match="twice.term .*update_statistics=False"):
-        training.build_regularized(model_fn, [Twice()], training.build_sgd(RATE))
+    with pytest.raises(ValueError, match="moving.term .*without update_statistics"):
+        training.build_regularized(
+            model_fn, [Moving()], training.build_sgd(RATE), debug_eager=True
+        )

@@ -39,7 +39,7 @@ def _images(*shape, dtype="float32"):
 def _compute(network, training, x, width):
     """Every output of a pass and the gradient of a number made of its logits."""
     settings = forward.ForwardPass(
-        training=training, width=width, record_activations=True, update_statistics=False
+        training=training, width=width, record_activations=True
     )
     with tf.GradientTape() as tape:
         tape.watch(x)

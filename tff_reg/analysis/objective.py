@@ -73,9 +73,7 @@ def build(
     def mean_loss(batch):
         features, labels = batch
         # The fixed key makes random layers one function of the variables.
-        settings = models.ForwardPass(
-            training=training, update_statistics=False, key=tf.zeros([2], tf.int64)
-        )
+        settings = models.ForwardPass(training=training, key=tf.zeros([2], tf.int64))
         return tf.reduce_mean(loss_fn(labels, network(features, settings).logits))
 
     if blocks is None:

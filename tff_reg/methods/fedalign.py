@@ -97,9 +97,7 @@ class FedAlign(method.Method):
             )
 
     def _sub_pass(self):
-        return forward.ForwardPass(
-            training=True, width=self.width, update_statistics=False
-        )
+        return forward.ForwardPass(training=True, width=self.width)
 
     def term(self, step: method.Step) -> method.Term:
         previous, full = step.outputs.block_outputs[-3:-1]

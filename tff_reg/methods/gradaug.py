@@ -148,8 +148,6 @@ def subnetwork_logits(
     Returns:
       float [batch, classes].
     """
-    forward = forward_lib.ForwardPass(
-        training=True, width=width, update_statistics=False
-    )
+    forward = forward_lib.ForwardPass(training=True, width=width)
     resized = models.resize_bilinear(step.features, height, image_width)
     return step.network(resized, forward).logits

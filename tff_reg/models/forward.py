@@ -32,8 +32,8 @@ class ForwardPass:
         `channels_at_width`). With a Python float all shapes are static. With a
         float64 scalar tensor the numbers of channels are known only when the graph
         runs, and the pass never counts as full width, even if the tensor is 1.
-      update_statistics: Whether BatchNorm may update its running statistics in
-        this pass. Only passes in training mode at full width ever do.
+      update_statistics: Whether BatchNorm updates its running statistics in this
+        pass, as in a step's first pass. Only passes in training mode at full width do.
       branch_scales: `None`, or a float tensor [num_branches], the factor of each
         residual branch before its shortcut is added (stochastic depth: 0 or 1 in
         training, the keeping probability in evaluation).
@@ -48,7 +48,7 @@ class ForwardPass:
 
     training: bool = False
     width: Union[float, tf.Tensor] = 1.0
-    update_statistics: bool = True
+    update_statistics: bool = False
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
     keep: Optional[Callable[[tuple[tf.Tensor, tf.Tensor]], None]] = None

@@ -95,11 +95,14 @@ class LearningModel(tff.learning.models.VariableModel):
         return collections.OrderedDict(x=self.network.input_spec, y=self._label_spec)
 
     def predict_on_batch(self, x, training: bool = True):
-        return self.network(x, ForwardPass(training=training)).predictions
+        forward = ForwardPass(training=training, update_statistics=training)
+        return self.network(x, forward).predictions
 
     def forward_pass(self, batch_input, training: bool = True):
         added: list[tf.Tensor] = []
-        forward = ForwardPass(training=training, keep_loss=added.append)
+        forward = ForwardPass(
+            training=training, update_statistics=training, keep_loss=added.append
+        )
         outputs = self.network(batch_input["x"], forward)
         loss = self.loss_fn(batch_input["y"], outputs.logits)
         if added and training:

@@ -107,8 +107,8 @@ class Recorder(Hooks):
         why = "it assigns to the model's weights: return them from start."
         if not variable.trainable:
             why = (
-                "it changes the statistics of norms: run a further pass with"
-                " ForwardPass(training=True, update_statistics=False)."
+                "it changes the statistics of norms: run a further pass without"
+                " update_statistics."
             )
         raise contract.refuse(method, hook, why)
 

@@ -21,9 +21,7 @@ class ReferencePasses:
 
     def __init__(self, models: Mapping[str, Any], tape: tf.GradientTape, key: Any):
         self._models, self._tape = models, tape
-        self._pass = forward_lib.ForwardPass(
-            training=True, update_statistics=False, key=key
-        )
+        self._pass = forward_lib.ForwardPass(training=True, key=key)
         self._passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
 
     def outputs_of(self, features: Any) -> Callable[[str], Any]:

@@ -97,7 +97,6 @@ class Trial:
                 training,
                 tff.learning.ClientWeighting.NUM_EXAMPLES,
                 needs_lib.Needs(
-                    class_counts=True,
                     gradient_sum=True,
                     uncorrected_sum=True,
                     keys=names,
