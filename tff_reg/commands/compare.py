@@ -40,12 +40,12 @@ _RUN_DIRS = Setting(
     is_tuple=True,
 )
 _OF_RUNS = (tuning.GRID, axis.SETTINGS)
+# What tables show beside the rounds and targets.
+_SHOWN = (BASELINE, quantities.COLUMNS, finished_runs.WEIGHTS)
 _OWN = (
     *series.SETTINGS,
     _RUN_DIRS,
-    BASELINE,
-    quantities.COLUMNS,
-    finished_runs.WEIGHTS,
+    *_SHOWN,
     *_OF_RUNS,
     *jobs.SETTINGS,
     Setting(
@@ -129,18 +129,8 @@ def planned(given):
         lambda column: (dataclasses.replace(common, **column), lazy.tasks),
         processes=given.processes,
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
-        **{each.name: given[each.name].value for each in _OF_RUNS},
-        **_of_layout(given),
+        **several.values_of(given, (*_OF_RUNS, *_SHOWN)),
     )
-
-
-def _of_layout(given):
-    """Returns what tables show beside the rounds and targets."""
-    return {
-        "baseline": given.baseline,
-        "columns": given.columns or (),
-        "weights": several.value_of(given, finished_runs.WEIGHTS),
-    }
 
 
 def try_runs(given, plan, done, begin):
@@ -170,7 +160,7 @@ def main(argv, stop, executor=None):
         else:
             wanted = {name: given[name].value for name in _OF_TABLES}
             asked, first = experiment.RunConfig.of(wanted), []
-            layout = table.Layout.of(asked, **_of_layout(given))
+            layout = table.Layout.of(asked, **several.values_of(given, _SHOWN))
             baseline_of(given.baseline, [*groups])
         executor = executor or several.executor(given)
         begin = functools.partial(several.begin, given, stop=stop, executor=executor)

@@ -34,6 +34,11 @@ def value_of(given, setting):
     return value
 
 
+def values_of(given, settings):
+    """Returns the values of settings' flags by name."""
+    return {each.name: value_of(given, each) for each in settings}
+
+
 def requested(given):
     """Returns the settings that flags give to all runs."""
     found = command_line.requested(given)
@@ -47,7 +52,7 @@ def requested(given):
 
 def executor(given):
     """Returns the executor that the flags choose; None for this machine alone."""
-    values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
+    values = values_of(given, jobs.SETTINGS)
     settle(jobs.SETTINGS, values, {name: given[name].value for name in values})
     if values["jobs_on"] == jobs.LOCAL:
         return None

@@ -24,21 +24,20 @@ import itertools
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, ClassVar, Union
 
 from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
-from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import finished_runs, page, quantities
+from tff_reg.experiment.report import page, quantities
 from tff_reg.experiment.report.finished_runs import ComparisonError, Run
 from tff_reg.experiment.report.table import (
     Groups,
     Layout,
     Row,
     Table,
-    Tuned,
     accuracy_of,
 )
+from tff_reg.experiment.rounds.training import with_arguments_of
 from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
 
@@ -63,39 +62,31 @@ _PLAIN = Layout()
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
 
-def compare(
-    runs: Runs,
-    output_dir: files.PathLike,
-    *,
-    accuracy_at_rounds: Sequence[int] = (),
-    target_accuracies: Sequence[float] = (),
-    target_measure: Optional[str] = None,
-    target_model: Optional[str] = None,
-    columns: Sequence[str] = (),
-    weights: str = finished_runs.WEIGHTS.default,
-    tuned: Mapping[str, Tuned] = {},
-    missing: Sequence[str] = (),
-    baseline: Optional[str] = None,
-    title: str = "",
-) -> list[Row]:
-    """Compares finished runs and writes their table and their curves.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToCompare(Layout):
+    """The arguments of `compare`: those of `Layout`, and what it is of.
 
-    Args:
+    Attributes:
       runs: Directories of runs, which are grouped by process; or directories by the
         name of their row. The runs of a group differ only in their seed.
       output_dir: Directory of the files; made if it is not there.
-      accuracy_at_rounds: Rounds that get a column.
-      target_accuracies: Accuracies (0 to 1) whose first round gets a column.
-      target_measure: As in `RunConfig`; None for the value in each run's config.
-      target_model: As in `RunConfig`; None for the value in each run's config.
-      columns: Columns of `table.md`, of `quantities.COLUMNS`; empty for the default
-        columns.
-      weights: The weights at which the Hessian's eigenvalue and trace are measured.
-      tuned: The results of tuning, by group name.
-      missing: Names of unfinished runs, which the notes list; nothing is in bold then.
-      baseline: Name of the row that the others are compared with, seed by seed; None
-        for the first.
       title: Title of the pictures.
+    """
+
+    CALLED: ClassVar[str] = "experiment.compare"
+
+    runs: Runs = dataclasses.field(kw_only=False)
+    output_dir: files.PathLike = dataclasses.field(kw_only=False)
+    title: str = ""
+
+
+@with_arguments_of(ToCompare)
+def compare(asked: ToCompare) -> list[Row]:
+    """Compares finished runs and writes their table and their curves.
+
+        experiment.compare(["runs/a", "runs/b"], "runs/table", target_accuracies=[0.5])
+
+    The arguments are the attributes of `experiment.report.comparison.ToCompare`.
 
     Returns:
       The rows of `table.csv`, numbers by column; None for an empty cell.
@@ -105,26 +96,12 @@ def compare(
         or a run lacks an analysis or a measurement that a column needs.
       SettingError: If an argument is not allowed, or `output_dir` is not writable.
     """
-    asked = RunConfig.of(
-        {
-            "accuracy_at_rounds": tuple(accuracy_at_rounds),
-            "target_accuracies": tuple(target_accuracies),
-            "target_measure": target_measure,
-            "target_model": target_model,
-        }
-    )
-    layout = Layout.of(asked, columns, weights=weights, baseline=baseline)
-    table = tabulate(runs, layout, tuned, missing)
-    files.write_only(output_dir, contents(table, title), FILES)
+    table = tabulate(asked.runs, asked)
+    files.write_only(asked.output_dir, contents(table, asked.title), FILES)
     return table.rows()
 
 
-def tabulate(
-    runs: Runs,
-    layout: Layout = _PLAIN,
-    tuned: Mapping[str, Tuned] = {},
-    missing: Sequence[str] = (),
-) -> Table:
+def tabulate(runs: Runs, layout: Layout = _PLAIN) -> Table:
     """Makes the table of `compare`, and writes nothing."""
     named = runs if isinstance(runs, Mapping) else {"": runs}
     groups: dict[str, list[Run]] = {}
@@ -137,7 +114,7 @@ def tabulate(
     for group in groups.values():
         _check_alike(group)
     _check_analysed_alike([*itertools.chain(*groups.values())], layout.columns)
-    return Table(groups, layout, tuned, missing)
+    return Table(groups, layout)
 
 
 def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]:
@@ -258,7 +235,7 @@ def _by_cost(table: Table, title: str) -> dict[str, bytes]:
     made = {}
     for cost, (name, across) in _BY_COST.items():
         layout = table.layout
-        is_asked = layout.targets or cost in layout.columns
+        is_asked = layout.target_accuracies or cost in layout.columns
         if cost == "multiply_adds":
             is_asked = quantities.needing(layout.columns, quantities.COST)
         spent = {run.path: run.spent(cost) for run in runs} if is_asked else {}

@@ -27,7 +27,7 @@ from tff_reg.experiment.report.finished_runs import ComparisonError, Run
 from tff_reg.experiment.report.quantities import Quantity, mean, span
 from tff_reg.experiment.rounds import metrics, progress
 from tff_reg.methods import catalogue
-from tff_reg.settings import as_text
+from tff_reg.settings import SUMMARY, as_text, tagged
 from tff_reg.training import process_settings
 
 _WIDTH = 88
@@ -50,51 +50,13 @@ _TUNED = (
     " many were tried. The final"
     " runs train on all examples."
 )
+# The settings that say what is read from a run.
+_OF_SUMMARY = tagged(RunConfig, SUMMARY)
 _ACCURACY, _SECONDS = quantities.TABLE["accuracy"], quantities.TABLE["seconds"]
 _EMA_AT, _ROUNDS = quantities.TABLE["ema@"], quantities.TABLE["rounds@"]
 
 Groups = Mapping[str, Sequence[Run]]
 Row = dict[str, Union[str, int, float, None]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What a table shows of its runs.
-
-    Attributes:
-      columns: Names of `quantities.COLUMNS`; empty for the usual ones.
-      weights: The weights at which the Hessian is measured.
-      rounds: The rounds that get a column.
-      targets: The accuracies that get a column.
-      measures: The settings `target_measure` and `target_model`, if they are not those
-        of each run.
-      baseline: Name of the row that the others are compared with; None for the first.
-    """
-
-    columns: Sequence[str] = ()
-    weights: str = finished_runs.WEIGHTS.default
-    rounds: Sequence[int] = ()
-    targets: Sequence[float] = ()
-    measures: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    baseline: Optional[str] = None
-
-    @classmethod
-    def of(cls, asked: RunConfig, columns: Sequence[str] = (), **others: Any) -> Layout:
-        """Returns a layout with the rounds and targets that settings ask for."""
-        targets = tuple(dict.fromkeys(asked.target_accuracies or ()))
-        measures = {n: getattr(asked, n) for n in ("target_measure", "target_model")}
-        return cls(
-            quantities.check(columns, targets),
-            rounds=tuple(dict.fromkeys(asked.accuracy_at_rounds or ())),
-            targets=targets,
-            measures={name: each for name, each in measures.items() if each},
-            **others,
-        )
-
-    def read(self, path: Any) -> Run:
-        """Reads a finished run, with the rounds and targets."""
-        wanted = {"accuracy_at_rounds": self.rounds, "target_accuracies": self.targets}
-        return finished_runs.read(path, {**wanted, **self.measures}, self.weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +110,57 @@ class Tuned:
         }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a table shows of its runs.
+
+    Attributes:
+      accuracy_at_rounds: Rounds that get a column.
+      target_accuracies: Accuracies (0 to 1) whose first round gets a column.
+      target_measure: As in `RunConfig`; None for the value in each run's config.
+      target_model: As in `RunConfig`; None for the value in each run's config.
+      columns: Columns of `table.md`, of `quantities.COLUMNS`; empty for the usual ones.
+      weights: The weights at which the Hessian's eigenvalue and trace are measured.
+      tuned: The results of tuning, by row.
+      missing: Names of unfinished runs, which the notes list; nothing is in bold then.
+      baseline: Name of the row that the others are compared with, seed by seed; None
+        for the first.
+    """
+
+    accuracy_at_rounds: Sequence[int] = ()
+    target_accuracies: Sequence[float] = ()
+    target_measure: Optional[str] = None
+    target_model: Optional[str] = None
+    columns: Sequence[str] = ()
+    weights: str = finished_runs.WEIGHTS.default
+    tuned: Mapping[str, Tuned] = dataclasses.field(default_factory=dict)
+    missing: Sequence[str] = ()
+    baseline: Optional[str] = None
+
+    def __post_init__(self):
+        """Checks what runs have to say, and lists each column once."""
+        for name in ("accuracy_at_rounds", "target_accuracies", "columns"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
+        RunConfig.of(self.wanted)
+        quantities.check(self.columns, self.target_accuracies)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What is read from each run beside its own: `SUMMARY`'s settings."""
+        values = {name: getattr(self, name) for name in _OF_SUMMARY}
+        return {n: each for n, each in values.items() if each is not None}
+
+    @classmethod
+    def of(cls, asked: RunConfig, **shown: Any) -> Layout:
+        """Returns a layout with the rounds and targets that settings ask for."""
+        values = {name: getattr(asked, name) for name in _OF_SUMMARY}
+        return cls(**{name: each for name, each in values.items() if each}, **shown)
+
+    def read(self, path: Any) -> Run:
+        """Reads a finished run, with the rounds and targets."""
+        return finished_runs.read(path, self.wanted, self.weights)
+
+
 class Printed:
     """Base class of tables, which have `cells`, lines `below` them, and `rows`."""
 
@@ -194,20 +207,16 @@ class Table(Printed):
     Attributes:
       groups: The runs of each row by its name.
       layout: What it shows of them.
-      tuned: The results of tuning, by group name.
-      missing: Names of runs that have not finished.
     """
 
     groups: Groups
     layout: Layout
-    tuned: Mapping[str, Tuned]
-    missing: Sequence[str]
 
     @functools.cached_property
     def baseline(self) -> str:
         """Name of the row that the others are compared with."""
         given = self.layout.baseline
-        if given and self.missing:  # Its runs may be the missing ones.
+        if given and self.layout.missing:  # Its runs may be the missing ones.
             return given
         return differences.baseline_of(given, [*self.groups])
 
@@ -221,7 +230,7 @@ class Table(Printed):
         return protocol_lib.of(
             configs(self.groups),
             # Methods after different numbers of rounds are not compared.
-            chosen={n for each in self.tuned.values() for n in each.settings}
+            chosen={n for each in self.layout.tuned.values() for n in each.settings}
             - {"total_rounds"},
         )
 
@@ -248,8 +257,8 @@ class Table(Printed):
         return [
             *(q for q in plain if not q.needs or q in asked or has(q)),
             *sorted(analysed, key=lambda quantity: kinds.index(quantity.needs)),
-            *(q.at(target) for target in self.layout.targets for q in spent),
-            *map(_EMA_AT.at, self.layout.rounds),
+            *(q.at(target) for target in self.layout.target_accuracies for q in spent),
+            *map(_EMA_AT.at, self.layout.accuracy_at_rounds),
         ]
 
     @functools.cached_property
@@ -277,7 +286,7 @@ class Table(Printed):
                 _SECONDS.key: mean(self._values[name][_SECONDS.key]),
                 **finished_runs.counts(group),
                 **differences.row(self._differences.get(name, {})),
-                **(self.tuned[name].row() if self.tuned else {}),
+                **(self.layout.tuned[name].row() if self.layout.tuned else {}),
             }
             for name, group in self.groups.items()
         ]
@@ -378,7 +387,7 @@ class Table(Printed):
     def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol in lines."""
         has_bold = any("**" in text for column in cells.values() for text in column)
-        texts = [self._caption(has_bold), *([_TUNED] if self.tuned else [])]
+        texts = [self._caption(has_bold), *([_TUNED] if self.layout.tuned else [])]
         fill = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False)
         lines = [*map(fill, [*texts, *self.notes()])]
         return [*lines, "", *self.protocol.lines()]
@@ -390,17 +399,17 @@ class Table(Printed):
             "method": [*self.groups],
             "seeds": [str(len(group)) for group in self.groups.values()],
         }
-        if self.tuned:
-            tuned = [self.tuned[name] for name in self.groups]
+        if self.layout.tuned:
+            tuned = [self.layout.tuned[name] for name in self.groups]
             cells["best setting"] = [each.text for each in tuned]
             cells["held out (%)"] = [each.held_out for each in tuned]
         asked = layout.columns
         shown = [known[n] for n in self._columns if n in known and n != _SECONDS.name]
-        shown += map(_EMA_AT.at, layout.rounds)
+        shown += map(_EMA_AT.at, layout.accuracy_at_rounds)
         spent = [
             q for q in quantities.TO_TARGET if q is _ROUNDS or q.name[:-1] in asked
         ]
-        shown += [q.at(target) for target in layout.targets for q in spent]
+        shown += [q.at(target) for target in layout.target_accuracies for q in spent]
         for quantity in [*shown, *[_SECONDS] * (not asked or _SECONDS.name in asked)]:
             cells[quantity.head] = self._column(quantity)
             if quantity is _ACCURACY:
@@ -412,11 +421,11 @@ class Table(Printed):
     def notes(self) -> list[str]:
         """Returns sentences on failed clients, idle rounds and different code."""
         notes = []
-        if self.missing:
+        if self.layout.missing:
             there = len(self._runs)
             notes.append(
-                f"{there} of {there + len(self.missing)} runs are finished; there are"
-                f" no results of {'; '.join(self.missing)}."
+                f"{there} of {there + len(self.layout.missing)} runs are finished; there are"
+                f" no results of {'; '.join(self.layout.missing)}."
             )
         notes += finished_runs.troubles(self.groups)
         notes += [*self._passed(), *self._equal()]
@@ -441,7 +450,9 @@ class Table(Printed):
     def _passed(self) -> Iterator[str]:
         """Yields notes on targets that accuracies passed and their averages did not."""
         which = "all_clients" if "all clients" in self._reaching else "accuracies"
-        targets = self.layout.targets if "moving average" in self._reaching else ()
+        targets = (
+            self.layout.target_accuracies if "moving average" in self._reaching else ()
+        )
         for name, group in self.groups.items():
             for target in targets:
                 passed = [
@@ -476,7 +487,7 @@ class Table(Printed):
         if not self.protocol.is_one:
             return "They have no common protocol. Nothing is in bold."
         why = None
-        if self.missing:
+        if self.layout.missing:
             why = "runs are missing"
         elif self._other_code:
             why = "not all runs were made by the same code"
@@ -527,8 +538,8 @@ class Table(Printed):
     def _reaching(self) -> str:
         """The measure that has to reach a target, in words; empty without one."""
         found = set()
-        for run in self._runs if self.layout.targets else ():
-            says = {**run.config, **self.layout.measures}
+        for run in self._runs if self.layout.target_accuracies else ():
+            says = {**run.config, **self.layout.wanted}
             is_of_all = says.get("target_model") == "all_clients"
             if is_of_all and not run.all_clients:
                 raise ComparisonError(

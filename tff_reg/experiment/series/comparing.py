@@ -14,7 +14,6 @@ from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import (
     comparison,
     differences,
-    finished_runs,
     protocol,
     quantities,
     settings_table,
@@ -55,10 +54,12 @@ class Comparing:
         settings: Any = None,
         grid: Any = None,
         baseline: Optional[str] = None,
-        columns: Sequence[str] = (),
-        weights: str = finished_runs.WEIGHTS.default,
+        **shown: Any,
     ):
-        """Plans the runs and checks their settings, before any of them starts."""
+        """Plans the runs and checks their settings, before any of them starts.
+
+        `shown` are further attributes of the `Layout`.
+        """
         self._names = series.process_names(processes)
         self._seeds = tuple(dict.fromkeys(seeds))
         count = len(self._seeds)
@@ -80,7 +81,6 @@ class Comparing:
         self.files: list[str] = []
         self._where: Optional[files.PathLike] = None
         self._of_grid: dict[str, Any] = {}
-        self._tuned: dict[str, Any] = {}
         self.tuner: Optional[tuning.Tuning] = None
         self._study = series.Study()
         if grid is not None:
@@ -94,10 +94,10 @@ class Comparing:
                 self._study.compare(common, *place, **asked, tasks=tasks)
             self.first = self._study.runs
         common, _ = self._requests[[*of_axis][0]]
-        shown = self.first[0].config if self.first else common
-        how = {"weights": weights, "baseline": baseline}
-        self.layout = table_lib.Layout.of(shown, columns, **how)
-        quantities.check_measured(columns, [run.config for run in self.first])
+        asked = self.first[0].config if self.first else common
+        self.layout = table_lib.Layout.of(asked, baseline=baseline, **shown)
+        configs = [run.config for run in self.first]
+        quantities.check_measured(self.layout.columns, configs)
 
     @property
     def headings(self) -> list[str]:
@@ -139,26 +139,27 @@ class Comparing:
         Returns:
           The table under each setting of which runs have finished, by its heading.
         """
-        missing = []
         self._where = where
         for folder in {"", *self._folders.values()}:
             self._put(folder)
         if self.tuner:
             done.run()
-            self._tuned = self.tuner.best(done.finished)
+            tuned = self.tuner.best(done.finished)
             if where:
                 rows = self.tuner.rows(done.finished)
                 self._of_grid = sensitivity.contents(rows, self.tuner.names)
                 self._put("")
-            self._study = self.tuner.plan(self._tuned)
+            self._study = self.tuner.plan(tuned)
             lost = self.tuner.lost(done.finished)
             done.leave_out(lost)
             self.failed |= done.failed
-            missing = [*done.missing, *lost]
+            missing = (*done.missing, *lost)
+            how = {"tuned": tuned, "missing": missing}
+            self.layout = dataclasses.replace(self.layout, **how)
             self.total = len(self.first) + len(lost)
             done = begin(self._study.runs)
         self.total += len(self._study.runs)
-        write = functools.partial(self._write, done, of_files, missing)
+        write = functools.partial(self._write, done, of_files)
         made: dict[str, Any] = {}
         plain = dataclasses.replace(self.layout, columns=())
         write(plain, made)
@@ -170,7 +171,6 @@ class Comparing:
         self,
         done: batch.Batch,
         of_files: Mapping[str, str],
-        missing: Sequence[str],
         layout: table_lib.Layout,
         made: dict[str, Any],
     ) -> dict[str, table_lib.Table]:
@@ -181,7 +181,9 @@ class Comparing:
             if not groups or made.get(heading, (None,))[0] == groups:
                 continue
             names = self._study.missing(done.finished, heading)
-            found = tabulate(groups, done, layout, self._tuned, [*names, *missing])
+            names += self.layout.missing
+            shown = dataclasses.replace(layout, missing=names)
+            found = tabulate(groups, done, shown)
             made[heading] = groups, found
             make = functools.partial(comparison.contents, found, **of_files)
             self._put(self._folders[heading], make)
@@ -203,7 +205,6 @@ def tabulate(
     groups: Mapping[str, Sequence[str]],
     done: batch.Batch,
     layout: table_lib.Layout,
-    *more: Any,
 ) -> table_lib.Table:
     """Makes the table of finished runs, after the analyses that its columns need."""
     done.analyse(
@@ -219,4 +220,4 @@ def tabulate(
             )
         ]
     )
-    return comparison.tabulate(groups, layout, *more)
+    return comparison.tabulate(groups, layout)
