@@ -172,7 +172,8 @@ def test_evaluation_differs_from_training_by_batch_norm_alone(name):
         network = _network(name, norm=norm)
         before = [v.numpy() for v in network.non_trainable_variables]
         assert bool(before) == (norm == "batch")
-        trained = network(x, forward.ForwardPass(training=True)).logits
+        counting = forward.ForwardPass(training=True, update_statistics=True)
+        trained = network(x, counting).logits
         for variable, value in zip(network.non_trainable_variables, before):
             assert np.abs(variable - value).max() > 0, variable.name
         evaluated = network(x, models.ForwardPass()).logits

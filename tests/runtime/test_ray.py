@@ -29,7 +29,6 @@ from tff_reg.experiment.rounds import runs
 from tff_reg.runtime import (
     choice,
     context as context_lib,
-    ray_round,
     ray_workers,
     visits,
     workers as workers_lib,
@@ -52,14 +51,14 @@ def actors(ray_in_use, monkeypatch):
 
     @contextlib.contextmanager
     def install(number):
-        monkeypatch.setattr(ray_in_use, "_most", number)  # Not more are started.
+        monkeypatch.setattr(ray_in_use, "most", number)  # Not more are started.
         ray_in_use.grow()
         ray_in_use.wait(everyone=True)
-        few = ray_in_use.alive[:number]
-        alive = property(lambda self: [a for a in few if a in self.actors])
+        few = ray_in_use.alive()[:number]
         context = context_lib.InProcessContext(ray_in_use)
         with monkeypatch.context() as patch:
-            patch.setattr(ray_workers.RayWorkers, "alive", alive)
+            still = lambda: [a for a in few if a in ray_in_use.actors]  # noqa: E731
+            patch.setattr(ray_in_use, "alive", still)
             with tff.framework.get_context_stack().install(context):
                 yield few
 
@@ -110,7 +109,7 @@ def test_ray_of_our_own_is_reached_from_this_machine_only(ray_in_use):
     found = {address for pid in pids for address in _listening_addresses(pid)}
     # 127.0.0.1, and the same in IPv6's notation.
     assert found == {"0100007F", "0000000000000000FFFF00000100007F"}
-    assert {actor.hello.pid for actor in ray_in_use.alive} < set(pids)
+    assert {actor.hello.pid for actor in ray_in_use.alive()} < set(pids)
 
 
 def _clients(member):
@@ -227,7 +226,19 @@ def _whole_clients_of(shape):
     )
 
 
-def test_examples_stay_where_they_were_used(actors, monkeypatch):
+@pytest.fixture
+def contents(monkeypatch):
+    """What is sent of each client's examples."""
+    found, content = [], ray_workers.RayWorkers._content
+    monkeypatch.setattr(
+        ray_workers.RayWorkers,
+        "_content",
+        lambda *arguments: found.append(content(*arguments)) or found[-1],
+    )
+    return found
+
+
+def test_examples_are_sent_once(actors, contents):
     clients = _client_data(np.uint8)
 
     @tff.tensorflow.computation(_whole_clients_of([6, 6, 1]))
@@ -241,18 +252,7 @@ def test_examples_stay_where_they_were_used(actors, monkeypatch):
     def sums(datasets):
         return tff.federated_map(key_and_sum, datasets)
 
-    sent = []
-    send = ray_workers.RayWorkers.send
-
-    def recording(self, actor, examples):
-        found = send(self, actor, examples)
-        sent.append(found)
-        return found
-
-    monkeypatch.setattr(ray_workers.RayWorkers, "send", recording)
-
     def run(key):
-        del sent[:]
         names = clients.client_ids
         keys = np.array([key, 0], np.int64)
         return sums([clients.whole_client_dataset(name, keys) for name in names])
@@ -260,13 +260,11 @@ def test_examples_stay_where_they_were_used(actors, monkeypatch):
     with runtime.running("in_process"):
         expected = run(7), run(8)
     with actors(1):
-        assert run(7) == expected[0]
-        assert sum(len(examples) for examples, _ in sent) == 5
-        assert run(8) == expected[1]
-        assert sent == [({}, [])] * 5
+        assert (run(7), run(8)) == expected
+        assert len(contents) == 10 and contents[:5] == contents[5:]
 
 
-def test_nodes_load_the_same_data_themselves(actors, ray_in_use, monkeypatch):
+def test_nodes_load_the_same_data_themselves(actors, ray_in_use, monkeypatch, contents):
     options = dataclasses.replace(ray_in_use._options, data_on_nodes=True)
     monkeypatch.setattr(ray_in_use, "_options", options)
     config = experiment.RunConfig(process="fedavg", num_clients=4).resolved()
@@ -291,17 +289,9 @@ def test_nodes_load_the_same_data_themselves(actors, ray_in_use, monkeypatch):
 
     with runtime.running("in_process"):
         expected = run()
-    sent = []
-    content = ray_workers.RayWorkers._content
-    monkeypatch.setattr(
-        ray_workers.RayWorkers,
-        "_content",
-        lambda self, dataset: sent.append(content(self, dataset)) or sent[-1],
-    )
-    with actors(1) as (actor,):
+    with actors(1):
         assert run() == expected
-        assert len(sent) == 4 and all(callable(found) for found, _ in sent)
-        actor.held.clear()
+        assert len(contents) == 4 and all(map(callable, contents))
         with pytest.raises(visits.ClientError, match="other examples than those of"):
             run(seed=config.seed + 1)
 
@@ -345,14 +335,15 @@ def given_clients(monkeypatch):
             pass
 
     given = Given()
-    give = ray_round.Round._give
 
-    def recording(self, index, actor):
-        give(self, index, actor)
+    hand = ray_workers._Stage._hand
+
+    def recording(self, actor, index, record):
+        hand(self, actor, index, record)
         given.append((actor, index))
         given.then(actor, index)
 
-    monkeypatch.setattr(ray_round.Round, "_give", recording)
+    monkeypatch.setattr(ray_workers._Stage, "_hand", recording)
     return given
 
 
@@ -398,7 +389,7 @@ def test_without_actors_a_round_ends_with_one_line_and_can_be_repeated(
 def test_a_client_that_loses_two_actors_is_named(
     actors, given_clients, next_round, monkeypatch
 ):
-    monkeypatch.setattr(ray_round, "_DEPTH", 1)
+    monkeypatch.setattr(ray_workers, "_DEPTH", 1)
 
     def lose(actor, index):
         if index == 3:

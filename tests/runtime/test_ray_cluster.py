@@ -115,11 +115,11 @@ def test_a_client_has_a_part_of_a_gpu():
     try:
         runtime.use("ray", gpus_per_client=0.5)
         _workers().wait(everyone=True)
-        gpus = [actor.hello.gpus for actor in _workers().alive]
+        gpus = [actor.hello.gpus for actor in _workers().alive()]
         assert sorted(gpus) == [("0",), ("0",), ("1",), ("1",)]
         runtime.use("ray", gpus_per_client=1.0, clients_in_parallel=1)
         _workers().wait(everyone=True)
-        (actor,) = _workers().alive
+        (actor,) = _workers().alive()
         assert actor.hello.gpus in [("0",), ("1",)]
         with pytest.raises(runtime.NoGpuError):
             runtime.use("ray", gpus_per_client=0, require_gpu=True)

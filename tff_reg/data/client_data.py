@@ -400,8 +400,8 @@ def _loaded(
     build: bytes, expected: Mapping[str, str], client_id: str
 ) -> collections.OrderedDict:
     """Loads a client's examples on another machine; see `ArrayClientData.load_by`."""
-    client_data = _built(build)
-    if client_data.digests != expected:
+    client_data, found = _built(build)
+    if found != expected:
         raise ClientDataError(
             "This machine's files have other examples than those of the machine that"
             " started the run; copy the files, or leave data_on_nodes out."
@@ -410,5 +410,6 @@ def _loaded(
 
 
 @functools.lru_cache(maxsize=1)
-def _built(build: bytes) -> ArrayClientData:
-    return pickle.loads(build)()
+def _built(build: bytes) -> tuple[ArrayClientData, dict[str, str]]:
+    built = pickle.loads(build)()
+    return built, built.digests

@@ -7,7 +7,7 @@ copy. The sender chooses the packed form of data sets.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import np, tf
@@ -47,11 +47,11 @@ class Held:
     """A data set whose examples the receiver has already.
 
     Attributes:
-        name: Name of the examples.
+        place: Place of the examples among those that are sent beside the values.
         make: Builds the data set from the examples.
     """
 
-    name: Any
+    place: int
     make: Callable[[Any], tf.data.Dataset]
 
 
@@ -75,10 +75,10 @@ def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> An
     return value
 
 
-def unpack(value: Any, dataset: Callable[[Held], tf.data.Dataset]) -> Any:
-    """Unpacks a value; the inverse of `pack`."""
+def unpack(value: Any, examples: Sequence[Any] = ()) -> Any:
+    """Unpacks a value, with the examples of its data sets; the inverse of `pack`."""
     if isinstance(value, list):
-        return type(value)(unpack(element, dataset) for element in value)
+        return type(value)(unpack(element, examples) for element in value)
     if isinstance(value, np.ndarray):
         return tf.convert_to_tensor(value)
     if isinstance(value, _Texts):
@@ -86,5 +86,5 @@ def unpack(value: Any, dataset: Callable[[Held], tf.data.Dataset]) -> Any:
     if isinstance(value, Graph):
         return value.dataset()
     if isinstance(value, Held):
-        return dataset(value)
+        return value.make(examples[value.place])
     return value

@@ -1,17 +1,16 @@
 """A Ray actor that does clients' work, one client at a time.
 
-Between two clients it keeps programs with their TensorFlow functions, the values for
-all clients of a stage, and clients' examples. `ray_workers` knows which it keeps.
+Between two clients it keeps programs with their TensorFlow functions, and the values
+for all clients of a stage.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import os
 import socket
 import threading
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import ray
 
@@ -28,8 +27,7 @@ visits = lazy.module("tff_reg.runtime.visits")
 _PROGRAMS = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """An actor's description of itself.
 
     Attributes:
@@ -70,7 +68,6 @@ class Actor:
         self._device = devices.resolve(None, False)[0]
         self._programs: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._common: tuple[Optional[int], Any] = (None, {})
-        self._held: dict[Any, Any] = {}
 
     def hello(self) -> Hello:
         """Returns the actor's description, once everything is imported."""
@@ -84,32 +81,22 @@ class Actor:
             versions(),
         )
 
-    @ray.method(concurrency_group="watch")
-    def ping(self) -> None:
-        """Answers, even during a client's work."""
-
-    @ray.method(concurrency_group="watch")
     def leave(self) -> None:
         """Removes the actor's folder before it is killed."""
         scratch.remove()
 
     def visit(
         self,
-        program: tuple[int, list],
-        common: tuple[int, list],
+        program: tuple[int, list[Any]],
+        common: tuple[int, list[Any]],
         members: list[Any],
-        examples: dict[Any, Any],
-        forget: list[Any],
+        *contents: Any,
     ) -> tuple[Optional[str], Any]:
-        """Does the work of one client."""
+        """Does the work of one client; `contents` are its examples, or load them."""
         # Errors are returned: Ray cannot pass on every exception.
         try:
-            for name in forget:
-                self._held.pop(name, None)
             with tf.device("CPU:0"):
-                for name, found in examples.items():
-                    self._held[name] = self._to_hold(found)
-                given = parcels.unpack(members, self._dataset)
+                given = parcels.unpack(members, [_examples(each) for each in contents])
                 everywhere = self._everywhere(*common)
             with tf.device(self._device):
                 result = self._program(*program).run(everywhere, given)
@@ -132,19 +119,13 @@ class Actor:
         if self._common[0] != number:
             self._common = (None, {})  # Before the next: it may be large.
             packed: Any = ray.get(reference[0])
-            unpacked = {
-                name: parcels.unpack(value, self._dataset)
-                for name, value in packed.items()
-            }
+            unpacked = {name: parcels.unpack(value) for name, value in packed.items()}
             self._common = (number, unpacked)
         return self._common[1]
 
-    def _to_hold(self, found: Any) -> Any:
-        if isinstance(found, parcels.Graph):
-            return found
-        if callable(found):
-            found = found()
-        return tf.nest.map_structure(tf.constant, found)
 
-    def _dataset(self, held: Any) -> tf.data.Dataset:
-        return held.make(self._held[held.name])
+def _examples(content: Any) -> Any:
+    if isinstance(content, parcels.Graph):
+        return content
+    found = content() if callable(content) else content
+    return tf.nest.map_structure(tf.constant, found)

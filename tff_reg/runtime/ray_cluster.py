@@ -183,13 +183,6 @@ def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
         logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
 
 
-def kill(node: str, pid: int) -> None:
-    """Kills a process, even a stopped one, if it is on this machine."""
-    if node == ray.get_runtime_context().get_node_id():
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def own_node_is_lost() -> bool:
     """Returns whether this process's node of Ray is dead."""
     own = ray.get_runtime_context().get_node_id()

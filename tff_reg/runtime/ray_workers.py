@@ -1,15 +1,17 @@
 """Ray actors, on one or many machines, that do the clients' work in place of threads.
 
 The plan, the server's part and the folding of the clients' results in the clients'
-order stay in this process; an actor receives a client's work as a record (`visits`).
-So results depend neither on the number of actors nor on the assignment of clients.
-
-This module starts the actors and sends them data; `ray_round` assigns the clients.
+order stay in this process; an actor receives a client's work as a record (`visits`),
+and a client's examples from Ray's object store. So results depend neither on the number
+of actors nor on the assignment of clients. The clients of a lost actor go to others.
 """
 
 from __future__ import annotations
 
+import bisect
+import collections
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -18,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from absl import logging
 
@@ -28,22 +30,51 @@ from tff_reg.runtime import (
     parcels,
     ray_actor,
     ray_cluster,
-    ray_round,
     visits,
+    workers,
 )
 from tff_reg.seam import WorkerError
 
 if TYPE_CHECKING:
     from tff_reg.runtime import choice
 
-# Maximum bytes of examples that an actor keeps.
-_HELD_BYTES = 2**30
+# Clients that an actor has at a time: the current one and the next.
+_DEPTH = 2
+_TRIES = 2
+# Bytes of examples that stay in Ray's object store from round to round.
+_KEPT_BYTES = 2**30
 _START_SECONDS = 180.0
 _FAILED_STARTS = 3
+_TICK_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
 _LEAVE_SECONDS = 2.0
 # Prefixes of the environment variables that actors inherit.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_")
+
+
+class _Given(NamedTuple):
+    """A client that was given to an actor: Ray's reference to its result, and whose."""
+
+    reference: Any
+    stage: _Stage
+    index: int
+
+
+class _Actor:
+    """An actor, as this process sees it.
+
+    Attributes:
+        handle: Ray's handle.
+        starting: Reference to the actor's `Hello`; None once that has arrived.
+        hello: The `Hello`.
+        running: The clients that the actor was given, in order.
+    """
+
+    def __init__(self, handle: Any):
+        self.handle = handle
+        self.starting: Any = handle.hello.remote()
+        self.hello: Optional[ray_actor.Hello] = None
+        self.running: list[_Given] = []
 
 
 class RayWorkers:
@@ -51,7 +82,6 @@ class RayWorkers:
 
     Attributes:
         actors: The running and the starting actors.
-        numbers: Counter that gives each sent value a number as its name.
     """
 
     # The device of the server's part.
@@ -61,16 +91,15 @@ class RayWorkers:
         self._options = options
         self._lock = threading.Lock()
         self._is_stopped = False
-        self.actors: list[ray_round.Actor] = []
+        self.actors: list[_Actor] = []
         self._failed_starts = 0
         self._why_not = ""
-        self.numbers = itertools.count()
+        self._numbers = itertools.count()
         self._programs: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
-        self._dataset_names: weakref.WeakKeyDictionary[Any, Any] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._graphs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._examples: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         asked = options.clients_in_parallel
         here = asked or devices_lib.default_clients_in_parallel(["CPU:0"])
         self._cluster = ray_cluster.Cluster(
@@ -83,9 +112,7 @@ class RayWorkers:
                     "A GPU is required and Ray has none for a client."
                 )
             self._gpus_per_client = options.gpus_per_client if gpus else 0.0
-            self._most = asked
-            if self._cluster.is_local and not gpus:
-                self._most = here
+            self.most = here if self._cluster.is_local and not gpus else asked
             self.grow()
             if not self.actors:  # The first round waits for starting actors.
                 self.wait()
@@ -118,7 +145,7 @@ class RayWorkers:
             if self._is_stopped:
                 raise WorkerError("The ray runtime was ended.")
         try:
-            yield from ray_round.Round(self, cohort).results()
+            yield from _Stage(self, cohort).results()
         finally:
             self._lock.release()
 
@@ -131,37 +158,38 @@ class RayWorkers:
         # The lock is kept: later calls of `results` raise.
         if not self._is_stopped and self._lock.acquire(blocking=False):
             self._is_stopped = True
-            self._say_good_bye()
-            for actor in self.actors:
-                self._end(actor)
-            self.actors = []
+            with contextlib.suppress(Exception):  # Ray is ending.
+                leaving = [a.handle.leave.remote() for a in self.actors if a.hello]
+                if leaving:
+                    ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)
+            for actor in [*self.actors]:
+                self.lose(actor, "the run has ended")
             self._cluster.stop()
 
     # --- actors -----------------------------------------------------------------------
 
-    @property
-    def alive(self) -> list[ray_round.Actor]:
-        """The actors that can do clients' work."""
+    def alive(self) -> list[_Actor]:
+        """Returns the actors that can do clients' work."""
         return [actor for actor in self.actors if actor.hello]
 
     def grow(self) -> None:
         """Starts as many actors as fit; they take part once they have started."""
-        if len(self.actors) == self._most or self._failed_starts >= _FAILED_STARTS:
+        if len(self.actors) == self.most or self._failed_starts >= _FAILED_STARTS:
             return
         room = self._room(ray.available_resources())
-        if self._most is not None:
-            room = min(room, self._most - len(self.actors))
+        if self.most is not None:
+            room = min(room, self.most - len(self.actors))
         # Starting actors do not occupy their resources yet.
         room -= sum(actor.starting is not None for actor in self.actors)
         for _ in range(room):
             self.actors.append(self._start())
 
     def wait(self, everyone: bool = False) -> None:
-        """Waits until an actor has started."""
+        """Waits until an actor, or every actor, has started."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            starting = [actor for actor in self.actors if actor.starting is not None]
-            if self.alive and not (everyone and starting):
+            starting = [a.starting for a in self.actors if a.starting is not None]
+            if self.alive() and not (everyone and starting):
                 return
             # The resources of a dead actor are free only after a moment.
             possible = starting or (
@@ -171,15 +199,13 @@ class RayWorkers:
             too_late = time.monotonic() > deadline
             if not possible or too_late or ray_cluster.own_node_is_lost():
                 break
-            if not starting:
+            if starting:
+                ray.wait(starting, timeout=_TICK_SECONDS)
+                self.welcome()
+            else:
                 self.grow()
                 time.sleep(0.1)
-                continue
-            ready, _ = ray.wait([actor.starting for actor in starting], timeout=1.0)
-            for actor in starting:
-                if actor.starting in ready:
-                    self.arrive(actor)
-        if not self.alive:
+        if not self.alive():
             raise WorkerError(
                 "There is no Ray actor for the clients, and no room for one of"
                 f" {self._options.cpus_per_client:g} CPUs and"
@@ -193,33 +219,34 @@ class RayWorkers:
             room = min(room, int(resources.get("GPU", 0) // self._gpus_per_client))
         return room
 
-    def arrive(self, actor: ray_round.Actor) -> None:
-        """Adds a started actor to those that do clients' work."""
-        try:
-            hello: ray_actor.Hello = ray.get(actor.starting)
-        except ray_exceptions.RayError as error:
-            self._refuse(actor, ray_cluster.first_line(error))
-            return
-        finally:
-            actor.starting = None
+    def welcome(self) -> None:
+        """Adds the actors that have started to those that do clients' work."""
         own = ray_actor.versions()
-        if hello.versions == own:
-            actor.hello = hello
-            return
-        self._refuse(actor, f"{hello.host} has {hello.versions}, this machine {own}")
+        for actor in [each for each in self.actors if each.starting is not None]:
+            if not ray.wait([actor.starting], timeout=0)[0]:
+                continue
+            try:
+                hello: ray_actor.Hello = ray.get(actor.starting)
+                if hello.versions == own:
+                    actor.hello = hello
+                    continue
+                why = f"{hello.host} has {hello.versions}, this machine {own}"
+            except ray_exceptions.RayError as error:
+                why = ray_cluster.first_line(error)
+            finally:
+                actor.starting = None
+            self._failed_starts += 1
+            logging.warning("A Ray actor could not be started: %s", why)
+            self.lose(actor, why)
 
-    def lose(self, actor: ray_round.Actor, why: str) -> None:
-        """Ends an actor that is dead, does not answer, or cannot be used."""
+    def lose(self, actor: _Actor, why: str) -> None:
+        """Ends an actor that is dead or cannot be used."""
         self._why_not = f" ({why})"
-        self._end(actor)
         self.actors.remove(actor)
+        with contextlib.suppress(Exception):  # Ray is ending, or has forgotten it.
+            ray.kill(actor.handle)
 
-    def _refuse(self, actor: ray_round.Actor, why: str) -> None:
-        self._failed_starts += 1
-        logging.warning("A Ray actor could not be started: %s", why)
-        self.lose(actor, why)
-
-    def _start(self) -> ray_round.Actor:
+    def _start(self) -> _Actor:
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -231,103 +258,171 @@ class RayWorkers:
         operations = math.ceil(self._options.cpus_per_client) or 1
         # Type checkers do not understand the types that Ray declares.
         remote: Any = ray.remote
-        actor_class = remote(concurrency_groups={"watch": 1})(ray_actor.Actor)
-        handle = actor_class.options(
-            num_cpus=self._options.cpus_per_client,
-            num_gpus=self._gpus_per_client,
-            max_restarts=0,
-            max_task_retries=0,
-            max_concurrency=1,
-            runtime_env={"env_vars": environment},
-        ).remote(threads, operations, bool(self._gpus_per_client))
-        return ray_round.Actor(handle)
-
-    def _say_good_bye(self) -> None:
-        """Lets actors remove their files before they are killed."""
-        with contextlib.suppress(Exception):  # Ray is ending.
-            leaving = [actor.handle.leave.remote() for actor in self.alive]
-            if leaving:
-                ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)
-
-    def _end(self, actor: ray_round.Actor) -> None:
-        try:
-            ray.kill(actor.handle)
-        except Exception:  # Ray is ending, or has forgotten it.
-            return
-        if actor.hello:
-            ray_cluster.kill(actor.hello.node, actor.hello.pid)
+        handle = (
+            remote(ray_actor.Actor)
+            .options(
+                num_cpus=self._options.cpus_per_client,
+                num_gpus=self._gpus_per_client,
+                max_restarts=0,
+                max_task_retries=0,
+                runtime_env={"env_vars": environment},
+            )
+            .remote(threads, operations, bool(self._gpus_per_client))
+        )
+        return _Actor(handle)
 
     # --- what is sent -----------------------------------------------------------------
 
-    def program(self, program: visits.Program) -> tuple[int, list]:
+    def program(self, program: visits.Program) -> tuple[int, list[Any]]:
         """Returns the number and the reference of a program, which is dumped once."""
         if program not in self._programs:
-            reference = ray.put(program.dump())
-            self._programs[program] = (next(self.numbers), [reference])
+            self._programs[program] = self._numbered(program.dump())
         return self._programs[program]
 
-    def common(self, cohort: visits.Cohort) -> tuple[int, list]:
+    def common(self, cohort: visits.Cohort) -> tuple[int, list[Any]]:
         """Returns the number and the reference of the values for all clients."""
-        packed = {name: parcels.pack(value) for name, value in cohort.common.items()}
-        return next(self.numbers), [ray.put(packed)]
+        return self._numbered({k: parcels.pack(v) for k, v in cohort.common.items()})
 
-    def examples(self, members: Any) -> dict[Any, Any]:
-        """Returns the data sets among a client's members, by name."""
-        if isinstance(members, list):
-            found = {}
-            for member in members:
-                found.update(self.examples(member))
-            return found
-        if isinstance(members, tf.data.Dataset):
-            return {self._name(members): members}
-        return {}
+    def _numbered(self, value: Any) -> tuple[int, list[Any]]:
+        return next(self._numbers), [ray.put(value)]
 
-    def send(
-        self, actor: ray_round.Actor, examples: dict[Any, Any]
-    ) -> tuple[dict, list]:
-        """Returns examples to send to an actor, and names of those to discard."""
-        found = {
-            name: self._content(dataset)
-            for name, dataset in examples.items()
-            if name not in actor.held
-        }
-        actor.held.update({name: size for name, (_, size) in found.items()})
-        actor.held_bytes += sum(size for _, size in found.values())
-        for name in examples:
-            actor.held.move_to_end(name)
-        used = examples.keys() | {n for given in actor.running for n in given.names}
-        forgotten = []
-        while actor.held_bytes > _HELD_BYTES:
-            name = next(iter(actor.held))
-            if name in used:
-                break
-            forgotten.append(name)
-            actor.held_bytes -= actor.held.pop(name)
-        return {name: content for name, (content, _) in found.items()}, forgotten
+    def packed(self, members: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Packs a client's members; returns them and what holds their examples."""
+        contents: list[Any] = []
 
-    def packed(self, members: list) -> list:
-        """Packs a client's members without their data sets' examples."""
-        return parcels.pack(members, self._held)
+        def held(dataset: tf.data.Dataset) -> parcels.Held:
+            recipe = getattr(dataset, "recipe", None)
+            make = operator.methodcaller("dataset") if recipe is None else recipe.make
+            contents.append(self._content(dataset, recipe))
+            return parcels.Held(len(contents) - 1, make)
 
-    def _held(self, dataset: tf.data.Dataset) -> parcels.Held:
-        recipe = getattr(dataset, "recipe", None)
-        make = operator.methodcaller("dataset") if recipe is None else recipe.make
-        return parcels.Held(self._name(dataset), make)
+        return parcels.pack(members, held), contents
 
-    def _name(self, dataset: tf.data.Dataset) -> Any:
-        recipe = getattr(dataset, "recipe", None)
-        if recipe is not None:
-            return recipe.name
-        if dataset not in self._dataset_names:
-            self._dataset_names[dataset] = next(self.numbers)
-        return self._dataset_names[dataset]
-
-    def _content(self, dataset: tf.data.Dataset) -> tuple[Any, int]:
-        """Returns the form in which a data set is sent, and its bytes on the actor."""
-        recipe = getattr(dataset, "recipe", None)
+    def _content(self, dataset: tf.data.Dataset, recipe: Any) -> Any:
+        """Returns a reference to a data set's examples, or what loads them."""
         if recipe is None:
-            graph = parcels.Graph.of(dataset)
-            return graph, len(graph.serialized)
+            if dataset not in self._graphs:
+                self._graphs[dataset] = ray.put(parcels.Graph.of(dataset))
+            return self._graphs[dataset]
         if self._options.data_on_nodes and recipe.load is not None:
-            return recipe.load, recipe.num_bytes
-        return recipe.examples(), recipe.num_bytes
+            return recipe.load
+        kept = self._examples
+        if recipe.name not in kept:
+            kept[recipe.name] = (ray.put(recipe.examples()), recipe.num_bytes)
+        kept.move_to_end(recipe.name)
+        reference, _ = kept[recipe.name]
+        while sum(size for _, size in kept.values()) > _KEPT_BYTES and len(kept) > 1:
+            kept.popitem(last=False)  # Ray keeps it while an actor needs it.
+        return reference
+
+
+class _Stage:
+    """The work of one stage's clients, on the actors of a `RayWorkers`."""
+
+    def __init__(self, actors: RayWorkers, cohort: visits.Cohort):
+        self._workers, self._cohort = actors, cohort
+        self._waiting = list(range(len(cohort)))
+        self._tries: collections.Counter[int] = collections.Counter()
+        self._done: dict[int, Any] = {}
+        self._next_look = 0.0
+
+    def results(self) -> Iterator[list[list[Any]]]:
+        """Yields the results in the clients' order."""
+        actors, cohort = self._workers, self._cohort
+        actors.grow()
+        actors.wait()
+        record = (actors.program(cohort.program), actors.common(cohort))
+        window = _DEPTH * len(actors.alive())
+        for index in range(len(cohort)):
+            give = functools.partial(self._give, record, index + window)
+            while index not in self._done:
+                actors.wait()
+                give()
+                self._collect()
+            give()  # Actors continue while the caller processes the results.
+            problem, packed = self._done.pop(index)
+            if problem is not None:
+                failed = cohort.failure(index, problem)
+                raise failed
+            result = parcels.unpack(packed)
+            if index == 0:
+                window += workers.may_wait(result, window)
+            yield result
+            del result, packed
+
+    def _give(self, record: tuple[Any, Any], end: int) -> None:
+        """Gives clients before `end` to idle actors."""
+        alive = self._workers.alive()
+        for depth in range(_DEPTH):
+            for actor in alive:
+                # No actor gets a second client while another may soon have none.
+                few = depth and len(self._waiting) < len(alive)
+                if few or not self._waiting or self._waiting[0] >= end:
+                    return
+                if len(actor.running) <= depth:
+                    self._hand(actor, self._waiting.pop(0), record)
+
+    def _hand(self, actor: _Actor, index: int, record: tuple[Any, Any]) -> None:
+        try:
+            members, contents = self._workers.packed(self._cohort.members(index))
+        except Exception as error:  # Something cannot be sent.
+            failed = self._cohort.failure(index, visits.reason(error))
+            raise failed from error
+        reference = actor.handle.visit.remote(*record, members, *contents)
+        actor.running.append(_Given(reference, self, index))
+
+    def _collect(self) -> None:
+        """Waits for a result, for a started actor, or a second."""
+        actors = self._workers
+        if time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + _TICK_SECONDS
+            actors.grow()
+        references = [a.starting for a in actors.actors if a.starting is not None]
+        references += [g.reference for a in actors.actors for g in a.running]
+        if not references:
+            return
+        ray.wait(references, timeout=_TICK_SECONDS)
+        actors.welcome()
+        for actor in actors.alive():
+            while actor.running and self._take(actor):
+                pass
+
+    def _take(self, actor: _Actor) -> bool:
+        """Takes the result of an actor's first client; returns whether it is there."""
+        given = actor.running[0]
+        if not ray.wait([given.reference], timeout=0)[0]:
+            return False
+        try:
+            found = ray.get(given.reference)
+        except ray_exceptions.RayTaskError as error:  # Not the client's work failed.
+            found = visits.reason(error.cause or error), None
+        except ray_exceptions.RayError as error:
+            self._lose(actor, ray_cluster.first_line(error))
+            return False
+        actor.running.pop(0)
+        if given.stage is self:  # Else of a stage that was abandoned.
+            self._done[given.index] = found
+        return True
+
+    def _lose(self, actor: _Actor, why: str) -> None:
+        """Returns a lost actor's clients to the queue; the first was being trained."""
+        assert actor.hello
+        host = actor.hello.host
+        self._workers.lose(actor, why)
+        logging.warning("A Ray actor on %s was lost: %s", host, why)
+        if ray_cluster.own_node_is_lost():
+            raise WorkerError(
+                f"Ray's node on this machine was lost: {why}. The same command resumes"
+                " a run."
+            )
+        own = [given.index for given in actor.running if given.stage is self]
+        for index in own:
+            bisect.insort(self._waiting, index)
+        if own and actor.running[0].stage is self:
+            self._tries[own[0]] += 1
+            if self._tries[own[0]] == _TRIES:
+                raise self._cohort.failure(
+                    own[0],
+                    f"the Ray actor that worked for it was lost {_TRIES} times,"
+                    f" the last on {host}: {why}",
+                )
