@@ -22,7 +22,7 @@ from absl import flags
 from benchmarks.shared import measuring, subject
 from tff_reg import experiment, runtime
 from tff_reg.experiment.report import comparison
-from tff_reg.experiment.rounds import loop, progress, runs
+from tff_reg.experiment.rounds import progress, runs
 
 _PLAIN = "nothing"
 _WAYS: dict[str, dict[str, Any]] = {
@@ -62,8 +62,8 @@ def measure(
                 where = os.path.join(folder, f"run {len(rounds)}")
                 given = {**_SETTINGS, "total_rounds": turns + 2, "output_dir": where}
                 checked = runs.CheckedRun(experiment.RunConfig(**given, **changes))
-                training = checked.prepare(progress.Silence())
-                rounds[what] = stack.enter_context(loop.Rounds(training))
+                prepared = checked.prepare(progress.Silence())
+                rounds[what] = stack.enter_context(prepared)
                 rounds[what].begin()
         for _ in range(turns + 2):
             for what, each in rounds.items():

@@ -23,11 +23,10 @@ from tff_reg.experiment.rounds.callbacks import Callback, EarlyStopping, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
 from tff_reg.experiment.rounds.live_curve import LiveCurve
-from tff_reg.experiment.rounds.loop import TrainingError, train
+from tff_reg.experiment.rounds.loop import Rounds, TrainingError, train
 from tff_reg.experiment.rounds.process_state import StateMismatchError
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import run
-from tff_reg.experiment.rounds.training import Training
 
 __all__ = [
     "Callback",
@@ -37,12 +36,12 @@ __all__ = [
     "EarlyStopping",
     "LiveCurve",
     "ResolvedConfig",
+    "Rounds",
     "Run",
     "RunConfig",
     "RunDirectory",
     "RunResult",
     "StateMismatchError",
-    "Training",
     "TrainingError",
     "compare",
     "progress",

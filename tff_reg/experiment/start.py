@@ -24,14 +24,17 @@ from tff_reg.experiment.report.table import Row, Table
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     live_curve,
+    loop,
     progress as progress_lib,
-    training,
 )
 from tff_reg.experiment.rounds.callbacks import Callback
-from tff_reg.experiment.rounds.loop import TrainingError, name_of
+from tff_reg.experiment.rounds.loop import (
+    TrainingError,
+    name_of,
+    with_arguments_of,
+)
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.rounds.training import with_arguments_of
 from tff_reg.experiment.series import batch, comparing, plan as series
 from tff_reg.settings import SettingError, settings_of
 
@@ -66,11 +69,11 @@ class Arguments(RunConfig):
         numbers [n] from 0.
       test_data: Test examples (x, y).
       sample_fn: Function of (round_num, client_ids) that returns the ids of the clients
-        that take part in a round; see `experiment.Training`.
+        that take part in a round; see `experiment.Rounds`.
       metrics: Further metrics by name; see `experiment.CentralEvaluation`.
-      progress: As in `experiment.Training`.
-      callbacks: As in `experiment.Training`.
-      on_round: As in `experiment.Training`.
+      progress: As in `experiment.Rounds`.
+      callbacks: As in `experiment.Rounds`.
+      on_round: As in `experiment.Rounds`.
     """
 
     CALLED: ClassVar[str] = "tff_reg.run"
@@ -80,7 +83,7 @@ class Arguments(RunConfig):
     client_learning_rate: Union[float, Callable[[int], float], None] = None
     client_data: Optional[ClientData] = None
     test_data: Optional[Pair] = None
-    sample_fn: Optional[training.SampleFn] = None
+    sample_fn: Optional[loop.SampleFn] = None
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Optional[progress_lib.Progress] = None
     callbacks: Sequence[Callback] = ()

@@ -37,7 +37,7 @@ from tff_reg.experiment.report.table import (
     Table,
     accuracy_of,
 )
-from tff_reg.experiment.rounds.training import with_arguments_of
+from tff_reg.experiment.rounds.loop import with_arguments_of
 from tff_reg.lazy import mpl_figure
 from tff_reg.methods import catalogue
 

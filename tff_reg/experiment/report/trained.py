@@ -20,7 +20,6 @@ from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
     checkpoints,
     directory as directory_lib,
-    local,
     process_state,
     runs,
     subsets,
@@ -288,7 +287,7 @@ def _whole_checkpoint(
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
     if directory.config.get("process") == "local":
-        raise TrainedRunError(f"{path}: {local.NO_MODEL}")
+        raise TrainedRunError(f"{path}: {process_state.NO_MODEL}")
     problems = []
     found = directory.checkpoints.all()
     wanted = [each for each in found if round_num in (None, each.round_num)]

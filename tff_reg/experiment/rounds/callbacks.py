@@ -12,7 +12,6 @@ Best weights and TensorBoard's events are callbacks, too.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import math
@@ -32,7 +31,6 @@ WeightNames = tuple[Sequence[str], Sequence[str]]
 _BEST_BEFORE = "best_weights_before.npz"
 
 
-@dataclasses.dataclass
 class Run:
     """A run between two rounds, as callbacks see it.
 
@@ -47,8 +45,6 @@ class Run:
       frozen: Weights by name that are constants; they are written with the others.
       rounds_done: The rounds done so far.
       table: The metrics of these rounds.
-      get_weights: Returns the server's model weights after these rounds, a
-        `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
       stopped_early: The reason of a run that a callback ended, `by` which, and its
@@ -61,12 +57,19 @@ class Run:
     directory: Optional[directory_lib.RunDirectory]
     say: Callable[[str], None]
     weight_names: Optional[WeightNames]
-    get_weights: Callable[[], Any]
     table: metrics.MetricsTable
-    frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    rounds_done: int = 0
+    frozen: Mapping[str, Any]
+    rounds_done = 0
     checkpoint: Any = None
     stopped_early: Optional[dict[str, Any]] = None
+
+    def get_weights(self) -> Any:
+        """Returns the server's `ModelWeights` after these rounds, arrays.
+
+        Raises:
+          ValueError: If clients share no model, as with `local`.
+        """
+        raise NotImplementedError
 
     @property
     def is_done(self) -> bool:

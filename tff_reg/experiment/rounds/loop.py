@@ -1,37 +1,52 @@
-"""The rounds of a training, one after the other: `Rounds`."""
+"""The rounds of a learning process, one after the other: `Rounds`.
+
+All random draws are a function of the seed and the round, so a checkpoint needs only
+the server state, the round and the metrics, and a run that was killed and started again
+writes the same bytes as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
+import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, ParamSpec, TypeVar, Union
 
 from tff_reg import curves, lazy, runtime
-from tff_reg.data import digests
+from tff_reg.data import digests, keys, sampling
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
-    local,
     metrics,
     process_state,
     progress as progress_lib,
     summary as summary_lib,
+    unequal_work,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
-from tff_reg.experiment.rounds.training import Training, with_arguments_of
+from tff_reg.settings import near_names
 from tff_reg.training import traffic
 
 if TYPE_CHECKING:
     from tff_reg.experiment.rounds.client_evaluation import ClientResults
+    from tff_reg.training.composition import Process
 
 trained_model = lazy.module("tff_reg.experiment.rounds.trained_model")
+
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
+EvaluationFn = Callable[[Any], Mapping[str, float]]
+ClientDatasetFn = Callable[[str, Any], Any]
+SampleFn = Callable[[int, list[str]], Sequence[str]]
 
 # Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
@@ -48,194 +63,310 @@ def name_of(function: Any) -> Optional[str]:
     return function and getattr(function, "__name__", type(function).__name__)
 
 
-class Rounds:
-    """The rounds of a training; in a `with` statement, which releases the directory."""
+@dataclasses.dataclass(eq=False)
+class Rounds(callbacks_lib.Run):
+    """The rounds of a learning process, or the rest of them.
 
-    def __init__(self, training: Training):
-        """Reads the config in `output_dir`; writes nothing."""
-        self._training = training
+    With an `output_dir`, a run that was stopped (by Ctrl-C, a notebook's
+    interrupt, an exception, `kill -9`) resumes when run again, with the same bytes.
+
+    Attributes:
+      process: Any `tff.learning.templates.LearningProcess`, or a
+        `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
+        `output_dir`, or in memory without one. If its server keeps the mean of all
+        clients' last models, that mean is evaluated and written, too.
+      client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
+        `tff_reg.data.ArrayClientData`.
+      total_rounds: Number of rounds of the finished run.
+      clients_per_round: Clients sampled per round, without replacement.
+      client_sampling: 'fixed' draws exactly `clients_per_round` clients;
+        'independent' includes each client with probability clients_per_round / (number
+        of clients), and at least one client.
+      sample_fn: Samples the clients in place of `client_sampling`: called with the
+        round (from 1) and all clients' ids, it returns the ids of the cohort. Its
+        result may depend on its arguments only, since a resumed run does not call it
+        for the rounds done. `config.json` has its name and that of
+        `client_dataset_fn`: a run is not resumed with one of another name.
+      unequal_work: Who of a cohort drops out, does part of the work or is late; None if
+        all do all. Needs whole-client data.
+      seed: Seed of the sampling and of the clients' keys.
+      evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
+        `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
+      rounds_per_evaluation: Number of rounds between two evaluations; the last round
+        is always evaluated.
+      rounds_per_checkpoint: Number of rounds between two checkpoints; there is also one
+        after the last round, and when `on_round` raises.
+      keep_best: Write the server's model after the round with the best test accuracy
+        to `best_weights.npz`; the first of several equal ones.
+      client_dataset_fn: Function of a client's id and its key for the round (int64 [2])
+        that returns its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
+      output_dir: Directory to resume from and to write to, or its `RunDirectory`; None
+        writes nothing.
+      overwrite: Delete the run in `output_dir` first.
+      settings: Further JSON values by name, which are recorded in `config.json` and
+        compared with it when a run is resumed. What the process was built from is so,
+        too (of objects of other packages, type and plain attributes); of a process
+        that `tff_reg.training` did not build, its hyperparameters.
+      weight_names: Names of the trainable and the other variables, for
+        `final_weights.npz` and its like; None for `trainable/0` and so on.
+      progress: Shows every round; None for a bar on a terminal or in a notebook, and
+        lines elsewhere. `progress.Silence()` shows nothing.
+      client_evaluation: Measures each client's accuracy; None measures none.
+      rounds_per_client_evaluation: Number of rounds between two such evaluations, of
+        which there is also one after the last round; 0: only that.
+      callbacks: Called at the start, after every round and at the end, in this order
+        and after the run's own; see `experiment.Callback`.
+      on_round: Called with the row of every round, in order, as in `RunResult.rows`,
+        including the rounds of earlier processes. An exception that it raises stops the
+        run; call again to resume.
+    """
+
+    process: Process
+    client_data: Any
+    total_rounds: int
+    clients_per_round: int
+    seed: int = 0
+    evaluate: Optional[EvaluationFn] = None
+    rounds_per_evaluation: int = 1
+    rounds_per_checkpoint: int = 1
+    client_dataset_fn: Optional[ClientDatasetFn] = None
+    output_dir: Union[str, pathlib.Path, directory_lib.RunDirectory, None] = None
+    overwrite: bool = False
+    client_sampling: str = "fixed"
+    sample_fn: Optional[SampleFn] = None
+    unequal_work: Optional[unequal_work.UnequalWork] = None
+    keep_best: bool = False
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    weight_names: Optional[callbacks_lib.WeightNames] = None
+    progress: Optional[progress_lib.Progress] = None
+    client_evaluation: Optional[Callable[[Any, int], ClientResults]] = None
+    rounds_per_client_evaluation: int = 0
+    callbacks: Sequence[Callback] = ()
+    on_round: Optional[Callable[[Row], Any]] = None
+
+    def __post_init__(self):
+        """Checks the arguments, reads the config in `output_dir`; writes nothing."""
+        names = ("total_rounds", "clients_per_round")
+        names += ("rounds_per_evaluation", "rounds_per_checkpoint")
+        numbers = {name: getattr(self, name) for name in names}
+        self._check(numbers)
         own = {
-            "seed": training.seed,
-            "client_sampling": training.client_sampling,
-            "keep_best": training.keep_best,
+            "seed": self.seed,
+            "client_sampling": self.client_sampling,
+            "keep_best": self.keep_best,
             # Recorded even if None: a run that began without is not resumed with one.
-            "sample_fn": name_of(training.sample_fn),
-            "client_dataset_fn": name_of(training.client_dataset_fn),
-            "metrics": list(getattr(training.evaluate, "metrics", ())),
+            "sample_fn": name_of(self.sample_fn),
+            "client_dataset_fn": name_of(self.client_dataset_fn),
+            "metrics": list(getattr(self.evaluate, "metrics", ())),
         }
-        if training.unequal_work:
-            own["unequal_work"] = digests.described(training.unequal_work)
-        built_from = getattr(training.process, "built_from", None) or {}
-        settings = {**training.numbers(), **built_from, **training.settings, **own}
-        self._settings = _as_json(settings)
-        directory = training.output_dir
-        if directory is not None and not isinstance(
-            directory, directory_lib.RunDirectory
-        ):
-            directory = directory_lib.RunDirectory(directory)
-        self._directory = directory
-        self._progress = training.progress or progress_lib.for_this_output(
-            training.total_rounds
+        if self.unequal_work:
+            own["unequal_work"] = digests.described(self.unequal_work)
+        built_from = getattr(self.process, "built_from", None) or {}
+        settings = {**numbers, **built_from, **self.settings, **own}
+        self.settings = _as_json(settings)
+        self.directory, where = None, self.output_dir
+        if where is not None:
+            is_one = isinstance(where, directory_lib.RunDirectory)
+            self.directory = where if is_one else directory_lib.RunDirectory(where)
+        self._progress = self.progress or progress_lib.for_this_output(
+            self.total_rounds
         )
-        self._progress.tested = metrics.tested(self._settings)
-        self._callbacks: list[Callback] = [
-            *([callbacks_lib.BestWeights()] if training.keep_best else []),
+        self._progress.tested = metrics.tested(self.settings)
+        self.say = self._progress.say
+        self.callbacks = [
+            *([callbacks_lib.BestWeights()] if self.keep_best else []),
             callbacks_lib.TensorBoard(),
-            *training.callbacks,
+            *self.callbacks,
         ]
-        self._client_ids = list(training.client_data.client_ids)
-        now = {**training.numbers(), "num_clients": len(self._client_ids)}
-        for name, value in getattr(training.process, "assumed", {}).items():
+        self._client_ids = list(self.client_data.client_ids)
+        now = {**numbers, "num_clients": len(self._client_ids)}
+        for name, value in getattr(self.process, "assumed", {}).items():
             is_part = name == "total_rounds" and value and now[name] < value
             if value not in (None, now[name]) and not is_part:
                 raise ValueError(
                     f"The process was built for {name}={value}, and here it is"
                     f" {now[name]}: build it with that number."
                 )
+        self.frozen = getattr(self.evaluate, "frozen", {})
+        self.table = metrics.MetricsTable()
         self._state: Any = None
-        self._run = callbacks_lib.Run(
-            total_rounds=training.total_rounds,
-            rounds_per_evaluation=training.rounds_per_evaluation,
-            settings=self._settings,
-            directory=directory,
-            say=self._progress.say,
-            weight_names=training.weight_names,
-            get_weights=self._weights,
-            table=metrics.MetricsTable(),
-            frozen=getattr(training.evaluate, "frozen", {}),
-        )
         self._clients: Optional[ClientResults] = None
         self._rounds_saved = 0
         self._reported: set[str] = set()
 
+    def _check(self, numbers: Mapping[str, int]) -> None:
+        """Checks the arguments."""
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(
+                    f"{name} is {number!r}; it must be a whole number of at least 1."
+                )
+        for each in self.callbacks:
+            if not isinstance(each, Callback):
+                raise TypeError(
+                    f"callbacks has a {type(each).__name__}; give objects of"
+                    " experiment.Callback's sub-classes."
+                )
+            for name in {*dir(each)} - {*dir(Callback)}:
+                if name.startswith("on_") and (near := near_names(name, dir(Callback))):
+                    kind = type(each).__name__
+                    raise TypeError(f"{kind}.{name} is no hook of a callback{near}.")
+        if self.unequal_work and self.client_dataset_fn:
+            raise ValueError(
+                "unequal_work needs the clients' whole data: leave"
+                " client_dataset_fn out."
+            )
+        if self.unequal_work and self.unequal_work.enough and self.sample_fn:
+            raise ValueError(
+                "over_select draws more clients than count, and sample_fn draws them"
+                " itself: leave one out."
+            )
+        if self.client_sampling not in ("fixed", "independent"):
+            raise ValueError(
+                f"client_sampling is {self.client_sampling!r}; it must be fixed or"
+                " independent."
+            )
+
     def __enter__(self) -> Rounds:
         return self
 
-    @property
-    def _has_own_objects(self) -> bool:
-        """Whether process, model or functions are Python objects of the user's."""
-        training = self._training
-        return bool(
-            getattr(training.process, "built_from", None) != {}
-            or self._settings.get("model") is None
-            or training.sample_fn
-            or training.client_dataset_fn
-            or self._settings["metrics"]
-        )
-
     def __exit__(self, *_: object) -> None:
         self._progress.close()
-        if self._directory is not None:
-            self._directory.close()
+        if self.directory is not None:
+            self.directory.close()
 
-    def _weights(self) -> Any:
+    def get_weights(self) -> Any:
+        """Returns the server's model weights, `ModelWeights` of arrays."""
         if self._state.weights_of:
-            raise ValueError(local.NO_MODEL)
+            raise ValueError(process_state.NO_MODEL)
         return self._state.weights()
-
-    @property
-    def are_done(self) -> bool:
-        """Whether all rounds are done, or a callback has ended the run."""
-        return self._run.is_done
 
     def begin(self) -> list[Row]:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
-        directory, run = self._directory, self._run
+        directory = self.directory
         self._state = process_state.ProcessState(
-            self._training.process, directory and directory.checkpoints
+            self.process, directory and directory.checkpoints
         )
         if directory is not None:
             self._take(directory)
             self._restore(directory)
-            if not self.are_done:
-                directory.add_code(identity.code(self._settings, self._has_own_objects))
-        for callback in self._callbacks:
-            callback.on_start(run)
-        self._progress.start(run.rounds_done)
-        return run.rows
+            if not self.is_done:
+                functions = self.sample_fn, self.client_dataset_fn
+                has_own_objects = any((*functions, self.settings["metrics"])) or (
+                    getattr(self.process, "built_from", None) != {}
+                    or self.settings.get("model") is None
+                )
+                directory.add_code(identity.code(self.settings, has_own_objects))
+        for callback in self.callbacks:
+            callback.on_start(self)
+        self._progress.start(self.rounds_done)
+        return self.rows
 
     def _take(self, directory: directory_lib.RunDirectory) -> None:
         """Checks that the run there, if any, is this one, and takes the directory."""
         parts: dict[str, str] = {}
-        for each in (self._training.client_data, self._training.evaluate):
+        for each in (self.client_data, self.evaluate):
             parts.update(getattr(each, "digests", {}))
-        self._settings.update(digests.recorded(parts))
-        process = self._training.process
+        process, added = self.process, digests.recorded(parts)
         get_hparams = getattr(process, "get_hparams", None)
         if get_hparams and getattr(process, "built_from", None) is None:
-            hparams = digests.described(get_hparams(self._state.server))
-            self._settings["process.hparams"] = hparams
-        if not self._training.overwrite:
-            directory.check(self._settings)
-        sent = traffic.bytes_per_client(process, self._settings.get("process", ""))
-        config = {**self._settings, **identity.machine(), identity.TRAFFIC: sent}
-        directory.begin(_as_json(config), overwrite=self._training.overwrite)
+            hparams = get_hparams(self._state.server)
+            added["process.hparams"] = digests.described(hparams)
+        self.settings = {**self.settings, **added}
+        if not self.overwrite:
+            directory.check(self.settings)
+        sent = traffic.bytes_per_client(process, self.settings.get("process", ""))
+        config = {**self.settings, **identity.machine(), identity.TRAFFIC: sent}
+        directory.begin(_as_json(config), overwrite=self.overwrite)
 
     def _restore(self, directory: directory_lib.RunDirectory) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
-        run = self._run
-        run.checkpoint = directory.checkpoints.latest(run.say)
-        if run.checkpoint is not None:
-            self._state.restore(run.checkpoint)
-            text = run.checkpoint.part(_METRICS).read_text("utf-8")
-            run.table = metrics.MetricsTable.parse(text)
-            run.rounds_done = self._rounds_saved = run.checkpoint.round_num
-            stopped = run.kept(_STOPPED)
+        self.checkpoint = directory.checkpoints.latest(self.say)
+        if self.checkpoint is not None:
+            self._state.restore(self.checkpoint)
+            text = self.checkpoint.part(_METRICS).read_text("utf-8")
+            self.table = metrics.MetricsTable.parse(text)
+            self.rounds_done = self._rounds_saved = self.checkpoint.round_num
+            stopped = self.kept(_STOPPED)
             if stopped is not None:
                 stopped = json.loads(stopped)
-                if not summary_lib.goes_on(stopped, run.table, self._settings):
-                    asked = max(stopped["total_rounds"], run.total_rounds)
-                    run.stopped_early = {**stopped, "total_rounds": asked}
-            run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
+                if not summary_lib.goes_on(stopped, self.table, self.settings):
+                    asked = max(stopped["total_rounds"], self.total_rounds)
+                    self.stopped_early = {**stopped, "total_rounds": asked}
+            self.say(f"Resuming after round {self.rounds_done} of {self.total_rounds}.")
             if changed := identity.other_code(directory.config or {}):
-                run.say(changed)
-            if not self.are_done:
+                self.say(changed)
+            if not self.is_done:
                 # Drops the evaluation of a round that was evaluated only as the last.
-                run.table.keep_evaluations(run.rounds_per_evaluation, "evaluation")
-                period = self._training.rounds_per_client_evaluation
-                run.table.keep_evaluations(period, tuple(metrics.CLIENT_KINDS))
-        directory.delete_results(and_analyses=not self.are_done)
-        directory.write_metrics(run.table)
+                self.table.keep_evaluations(self.rounds_per_evaluation, "evaluation")
+                period = self.rounds_per_client_evaluation
+                self.table.keep_evaluations(period, tuple(metrics.CLIENT_KINDS))
+        directory.delete_results(and_analyses=not self.is_done)
+        directory.write_metrics(self.table)
 
     def do_one(self) -> Row:
         """Trains, evaluates, records and saves a round; returns its row."""
-        run = self._run
         began = time.monotonic()
-        cohort = self._training.cohort(self._client_ids, run.rounds_done + 1)
-        found = self._train(cohort, run.rounds_done + 1)
+        cohort = self._cohort(self.rounds_done + 1)
+        found = self._train(cohort, self.rounds_done + 1)
         row = self._row(found, time.monotonic() - began)
-        run.rounds_done += 1
-        row.update(self._evaluate(run.is_due))
-        run.table.append(row)
-        for callback in self._callbacks:
-            reason = callback.on_round(run, run.table.row(-1))
-            if reason and not run.stopped_early:
-                total, by = run.total_rounds, type(callback).__name__
-                run.stopped_early = {"reason": reason, "by": by, "total_rounds": total}
-        if run.stopped_early:
+        self.rounds_done += 1
+        row.update(self._evaluate(self.is_due))
+        self.table.append(row)
+        for callback in self.callbacks:
+            reason = callback.on_round(self, self.table.row(-1))
+            if reason and not self.stopped_early:
+                total, by = self.total_rounds, type(callback).__name__
+                self.stopped_early = {"reason": reason, "by": by, "total_rounds": total}
+        if self.stopped_early:
             self._stop(row)
-        if self._directory is not None:
-            self._directory.write_metrics(run.table)
-            if run.is_due(self._training.rounds_per_checkpoint) or run.stopped_early:
+        if self.directory is not None:
+            self.directory.write_metrics(self.table)
+            if self.is_due(self.rounds_per_checkpoint) or self.stopped_early:
                 self._save()
-        self._progress.after_round(run.rounds_done, row)
+        self._progress.after_round(self.rounds_done, row)
         self._report(row, len(cohort))
-        return run.table.row(run.rounds_done - 1)
+        return self.table.row(self.rounds_done - 1)
 
-    def _train(self, cohort: list[str], round_num: int) -> dict[str, Any]:
-        """Trains a round; returns the metrics of the process by their columns."""
-        clients, datasets, row = self._training.with_data(cohort, round_num)
+    def _cohort(self, round_num: int) -> list[str]:
+        """Returns the clients that are drawn for a round."""
+        names, unequal = self._client_ids, self.unequal_work
+        if self.sample_fn is not None:
+            return sampling.sample_by(self.sample_fn, names, round_num=round_num)
+        drawn = {"seed": self.seed, "round_num": round_num}
+        if self.client_sampling == "independent":
+            share = self.clients_per_round / len(names)
+            return sampling.sample_clients_bernoulli(names, share, **drawn)
+        count = unequal.num_drawn if unequal else self.clients_per_round
+        return sampling.sample_clients(names, count, **drawn)
+
+    def _train(self, cohort: Sequence[str], round_num: int) -> dict[str, Any]:
+        """Trains a round; returns what is measured by the columns of `metrics.csv`.
+
+        If nobody of the cohort is left, the first client trains on no example: the
+        process counts a round in which nobody trains.
+        """
+        plan = self.unequal_work and self.unequal_work.plan(cohort, round_num)
+        clients = (plan.clients or cohort[:1]) if plan else cohort
+        make = self.client_dataset_fn or self.client_data.whole_client_dataset
+        datasets = []
+        for name in clients:
+            key = keys.client_key(self.seed, round_num, name)
+            work = [plan.work[name]] if plan and plan.work else []
+            datasets.append(make(name, key, *work))
+        if plan and not plan.clients:
+            datasets = [*map(unequal_work.empty, datasets)]
         try:
             found = self._state.train(clients, datasets)
         except Exception as error:
             raise TrainingError(
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
             ) from error
-        return {**metrics.round_metrics(found), **row}
+        return {**metrics.round_metrics(found), **(plan.row if plan else {})}
 
     def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Returns a round's metrics; None for columns that are not measured yet."""
-        evaluate = self._training.evaluate
+        evaluate = self.evaluate
         if found.get(metrics.NUM_EXAMPLES) == 0:
             # There is no mean, though the sums say 0: NaN if clients were rejected, an
             # empty cell if nobody trained.
@@ -253,9 +384,9 @@ class Rounds:
         to_fill = [f"evaluation/{name}" for name in names[2:]]
         if evaluate is not None and self._state.has_all_clients_weights:
             to_fill += [f"evaluation_all_clients/{name}" for name in names]
-        to_fill += getattr(self._training.client_evaluation, "columns", ())
+        to_fill += getattr(self.client_evaluation, "columns", ())
         return {
-            metrics.ROUND: self._run.rounds_done + 1,
+            metrics.ROUND: self.rounds_done + 1,
             metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
             metrics.TRAINING_ACCURACY: found.pop(metrics.TRAINING_ACCURACY, None),
             metrics.SECONDS: round(seconds, 3),
@@ -267,17 +398,17 @@ class Rounds:
     def _evaluate(self, is_due: Callable[[int], bool]) -> dict[str, Any]:
         """Evaluates the models, and each client, if that is due by its period."""
         row: dict[str, Any] = {}
-        if is_due(self._run.rounds_per_evaluation):
+        if is_due(self.rounds_per_evaluation):
             row.update(self._of_models())
-        evaluate = self._training.client_evaluation
-        if evaluate and is_due(self._training.rounds_per_client_evaluation):
-            self._clients = evaluate(self._state, self._run.rounds_done)
+        evaluate = self.client_evaluation
+        if evaluate and is_due(self.rounds_per_client_evaluation):
+            self._clients = evaluate(self._state, self.rounds_done)
             row.update(self._clients.row)
         return row
 
     def _of_models(self) -> dict[str, float]:
         """Evaluates the server's model, and the mean of all clients' if any."""
-        evaluate = self._training.evaluate
+        evaluate = self.evaluate
         if evaluate is None or self._state.weights_of:
             return {}
         try:
@@ -290,44 +421,42 @@ class Rounds:
             return row
         except Exception as error:
             raise TrainingError(
-                f"The evaluation after round {self._run.rounds_done} failed:"
+                f"The evaluation after round {self.rounds_done} failed:"
                 f" {type(error).__name__}: {error}"
             ) from error
 
     def _stop(self, row: dict[str, Any]) -> None:
         """Ends the run after the last round, which is then evaluated in any case."""
-        run = self._run
-        found = self._evaluate(lambda period: not run.is_due(period))
+        found = self._evaluate(lambda period: not self.is_due(period))
         if not found:
             return
         row.update(found)
-        run.table.replace_last(row)
-        for callback in self._callbacks:
+        self.table.replace_last(row)
+        for callback in self.callbacks:
             if isinstance(callback, callbacks_lib.OF_EVALUATIONS):
-                callback.on_round(run, {metrics.ROUND: run.rounds_done, **found})
+                callback.on_round(self, {metrics.ROUND: self.rounds_done, **found})
 
     def show(self, row: Row) -> None:
         """Gives a row to `on_round`; if that raises, the rounds done are saved."""
-        if self._training.on_round is None:
+        if self.on_round is None:
             return
         try:
-            self._training.on_round(row)
+            self.on_round(row)
         except BaseException:
             self._save()
             raise
 
     def _save(self) -> None:
         """Commits a checkpoint, if there is none of this round."""
-        run = self._run
-        if self._directory is None or self._rounds_saved == run.rounds_done:
+        if self.directory is None or self._rounds_saved == self.rounds_done:
             return
         parts = {
             process_state.STATE: process_state.written(self._state.server),
-            _METRICS: run.table.text().encode("utf-8"),
+            _METRICS: self.table.text().encode("utf-8"),
         }
-        if run.stopped_early:
-            parts[_STOPPED] = json.dumps(run.stopped_early).encode()
-        for callback in self._callbacks:
+        if self.stopped_early:
+            parts[_STOPPED] = json.dumps(self.stopped_early).encode()
+        for callback in self.callbacks:
             kept = callback.keep()
             if taken := kept.keys() & parts.keys():
                 raise ValueError(
@@ -335,13 +464,13 @@ class Rounds:
                     " that the checkpoint has already: take another one."
                 )
             parts.update(kept)
-        store, clients = self._directory.checkpoints, self._state.clients
-        store.save(run.rounds_done, parts, clients)
-        self._rounds_saved = run.rounds_done
+        store, clients = self.directory.checkpoints, self._state.clients
+        store.save(self.rounds_done, parts, clients)
+        self._rounds_saved = self.rounds_done
 
     def _report(self, row: Mapping[str, Any], cohort_size: int) -> None:
-        run, say = self._run, self._progress.say
-        round_num = run.rounds_done
+        say = self.say
+        round_num = self.rounds_done
         rejected = metrics.rejected_clients(row)
         if rejected:
             say(
@@ -354,8 +483,8 @@ class Rounds:
                 " with such a term, memory or upload were left out; such a memory or"
                 " model of the server was discarded."
             )
-        if run.stopped_early:
-            why = run.stopped_early["reason"]
+        if self.stopped_early:
+            why = self.stopped_early["reason"]
             say(f"The run ends after round {round_num}: {why}.")
         once: dict[str, str] = {}
         loss = row[metrics.TRAINING_LOSS]
@@ -372,37 +501,36 @@ class Rounds:
 
     def finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
-        run = self._run
         weights = None if self._state.weights_of else self._state.weights()
         all_clients_weights = self._state.all_clients_weights()
-        summary = summary_lib.summarize(run.table, self._settings)
-        if run.stopped_early:
-            summary[summary_lib.STOPPED_EARLY] = run.stopped_early
-        if self._directory is not None and weights is not None:
-            run.write_weights(directory_lib.WEIGHTS, weights)
+        summary = summary_lib.summarize(self.table, self.settings)
+        if self.stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = self.stopped_early
+        if self.directory is not None and weights is not None:
+            self.write_weights(directory_lib.WEIGHTS, weights)
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
-                run.write_weights(name, all_clients_weights)
-        drawn = callbacks_lib.accuracy_curves(run.table, self._settings)
-        if self._directory is not None and drawn:
-            picture = self._directory.path / directory_lib.PICTURE
+                self.write_weights(name, all_clients_weights)
+        drawn = callbacks_lib.accuracy_curves(self.table, self.settings)
+        if self.directory is not None and drawn:
+            picture = self.directory.path / directory_lib.PICTURE
             curves.write_curves(picture, drawn)
-        if self._directory is not None and (points := callbacks_lib.drift(run.table)):
-            picture = self._directory.path / directory_lib.DRIFT_PICTURE
+        if self.directory is not None and (points := callbacks_lib.drift(self.table)):
+            picture = self.directory.path / directory_lib.DRIFT_PICTURE
             curves.write_points(picture, points, ".-")
         if self._clients is None:  # An earlier process may have measured them.
-            evaluate = self._training.client_evaluation
-            self._clients = evaluate and evaluate(self._state, run.rounds_done)
-        if self._directory is not None and self._clients:
-            self._clients.write(self._directory.path)
-        for callback in self._callbacks:
-            callback.on_end(run)
-        if self._directory is not None:
-            self._directory.write_summary(summary)
-        evaluate = self._training.evaluate
+            evaluate = self.client_evaluation
+            self._clients = evaluate and evaluate(self._state, self.rounds_done)
+        if self.directory is not None and self._clients:
+            self._clients.write(self.directory.path)
+        for callback in self.callbacks:
+            callback.on_end(self)
+        if self.directory is not None:
+            self.directory.write_summary(summary)
+        evaluate = self.evaluate
         build_model = functools.partial(
             trained_model.of_process,
-            self._training.process,
+            self.process,
             weights,
             getattr(evaluate, "preprocess_fn", None),
             getattr(evaluate, "examples_spec", None),
@@ -412,34 +540,57 @@ class Rounds:
             state,
             weights,
             all_clients_weights,
-            run.rows,
+            self.rows,
             summary,
-            self._weights if weights is None else build_model,
+            self.get_weights if weights is None else build_model,
             drawn,
             self._clients.rows if self._clients else (),
         )
 
-
-def run(training: Training) -> RunResult:
-    """Does the rounds of a training; see `train` for the errors."""
-    rounds = Rounds(training)
-    with runtime.outside_programs(), rounds:
-        for row in rounds.begin():
-            rounds.show(row)
-        while not rounds.are_done:
-            row = rounds.do_one()
-            rounds.show(row)
-        return rounds.finish()
+    def run(self) -> RunResult:
+        """Does the rounds; see `train` for the errors."""
+        with runtime.outside_programs(), self:
+            for row in self.begin():
+                self.show(row)
+            while not self.is_done:
+                self.show(self.do_one())
+            return self.finish()
 
 
-@with_arguments_of(Training)
-def train(training: Training) -> RunResult:
+def with_arguments_of(
+    kind: Callable[P, A],
+) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Decorator that gives a function of a dataclass the dataclass's arguments."""
+
+    def decorate(function: Callable[[A], R]) -> Callable[P, R]:
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            make: Any = kind
+            gather = getattr(kind, "gathered", dict)
+            given = gather(kwargs)
+            try:
+                arguments = make(*args, **given)
+            except TypeError as error:  # Python's own names the class.
+                name = f"{getattr(kind, 'CALLED', function.__name__)}()"
+                text = str(error).replace(f"{make.__qualname__}.__init__()", name)
+                raise TypeError(text) from None
+            return function(arguments)
+
+        functools.update_wrapper(called, function)
+        # `help` shows the arguments of `kind`.
+        vars(called)["__wrapped__"] = kind
+        return called
+
+    return decorate
+
+
+@with_arguments_of(Rounds)
+def train(rounds: Rounds) -> RunResult:
     """Runs the rounds of a learning process, or the rest of them.
 
         result = experiment.train(
             process, client_data, total_rounds=20, clients_per_round=4)
 
-    The arguments are the attributes of `Training`.
+    The arguments are those of `Rounds`.
 
     Returns:
       The result.
@@ -452,7 +603,7 @@ def train(training: Training) -> RunResult:
       StateMismatchError: If the state there does not fit this process.
       TrainingError: If a round fails.
     """
-    return run(training)
+    return rounds.run()
 
 
 def _peak_megabytes() -> int:

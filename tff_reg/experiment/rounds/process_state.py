@@ -16,15 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import files
+from tff_reg import files, lazy
 from tff_reg.experiment.rounds import checkpoints
 from tff_reg.lazy import np, tree
 
 if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
+process_lib = lazy.module("tff_reg.training.process")
+
 # The part of a checkpoint.
 STATE = "server_state.npz"
+NO_MODEL = "local has no model that clients share, but one for each client."
 
 
 class StateMismatchError(ValueError):
@@ -179,3 +182,46 @@ class ProcessState:
         if self._clients is not None:
             self._clients.names = {**checkpoint.clients}
         self.server = read_state(checkpoint.part(STATE), like=self.server)
+
+
+class Local:
+    """The process `local`: FedAvg over cohorts of one, the model a client's state.
+
+    A client starts a round with the model after its last one; the server's model stays
+    the initial one.
+    """
+
+    is_local = True
+
+    def __init__(self, process: Any):
+        """Wraps FedAvg whose server takes the clients' mean as its next model."""
+        self._process = process
+        self.initial_client_state = process.get_model_weights
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def next(
+        self, state: Any, client_data: Sequence[Any], client_states: Sequence[Any]
+    ) -> Any:
+        """Trains a cohort, one client at a time."""
+        outputs = [
+            self._process.next(state._replace(global_model_weights=own), [examples])
+            for own, examples in zip(client_states, client_data)
+        ]
+        states = [self._process.get_model_weights(each.state) for each in outputs]
+        metrics = [each.metrics for each in outputs]
+        counts = [each["client_work"]["train"]["num_examples"] for each in metrics]
+
+        def together(*values: Any) -> Any:
+            if np.asarray(values).dtype.kind in "biu":
+                return sum(values)  # Counts.
+            weights = counts if sum(counts) else None
+            return np.average(values, weights=weights).astype(np.float32)
+
+        first = state.global_model_weights
+        return process_lib.StatefulLearningProcessOutput(
+            outputs[-1].state._replace(global_model_weights=first),
+            states,
+            tree.map_structure(together, *metrics),
+        )

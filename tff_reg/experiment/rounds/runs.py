@@ -29,8 +29,8 @@ from tff_reg.experiment.rounds import (
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
-    local,
     loop,
+    process_state,
     progress as progress_lib,
     remarks,
     subsets,
@@ -40,7 +40,6 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
-from tff_reg.experiment.rounds.training import Training
 from tff_reg.lazy import np, tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import FILE, SettingError, ignored_settings, settings_of, tagged
@@ -70,9 +69,9 @@ def run(
     Args:
       config: The request for the run.
       tasks: The module `tasks`, or an object with its functions.
-      progress: As for `Training`; it also shows a description of the run at the start.
-      callbacks: As for `Training`.
-      on_round: As for `Training`.
+      progress: As for `loop.Rounds`; it also shows the run in words at the start.
+      callbacks: As for `loop.Rounds`.
+      on_round: As for `loop.Rounds`.
 
     Returns:
       The result.
@@ -182,7 +181,7 @@ class CheckedRun:
             )
             stop.before_exit(progress.close)
             prepared = self.prepare(progress, examples=examples, **of_training)
-            return loop.run(prepared)
+            return prepared.run()
 
     def _read(self) -> Any:
         """Reads the examples if that needs no TensorFlow: mistakes are told at once."""
@@ -199,11 +198,11 @@ class CheckedRun:
         examples: Any = None,
         metrics: Mapping[str, Any] = {},
         **of_training: Any,
-    ) -> Training:
+    ) -> loop.Rounds:
         """Loads the data and builds the process, for the runtime in use.
 
         `examples` may be read already; `metrics` are those of the evaluation, more
-        arguments those of `Training`.
+        arguments those of `loop.Rounds`.
         """
         config, states = self.config, self._states()
         where = runtime.describe()
@@ -246,7 +245,7 @@ class CheckedRun:
             config.patience, at_target=config.stop_at_target
         )
         given = of_training.pop("callbacks", ())
-        return Training(
+        return loop.Rounds(
             process,
             task.client_data.pooled() if is_central else task.client_data,
             total_rounds=config.total_rounds,
@@ -333,7 +332,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         **arguments,
     )
     process.built_from = {}  # The settings of the run say it.
-    return local.Local(process) if config.process == "local" else process
+    return process_state.Local(process) if config.process == "local" else process
 
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
