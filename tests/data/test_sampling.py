@@ -103,4 +103,4 @@ def test_raises_on_an_impossible_cohort(sample, names, given, words):
 
 def test_the_mean_size_of_cohorts_is_that_of_all_that_are_not_empty():
     # Of two clients with probability 1/2 each: {0}, {1}, {0, 1}.
-    assert sampling.mean_size(1, 2) == 4 / 3
+    assert sampling.mean_size("independent", 1, 2) == 4 / 3

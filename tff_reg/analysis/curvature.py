@@ -33,6 +33,7 @@ from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
 from tff_reg.experiment.report import quantities, trained
 from tff_reg.lazy import np
+from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError, check, setting
 
 _FILE, _SUM = "hessian.json", "sum"
@@ -103,7 +104,7 @@ def measure(
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measures a run and writes the files; resumes an interrupted call."""
-    if settings.clients and run.config.process == "central":
+    if settings.clients and run.config.process in catalogue.POOLED:
         why = "it must be 0: central has one client."
         raise SettingError("clients", settings.clients, why)
     if settings.clients and run.kind != "server":

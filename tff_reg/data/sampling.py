@@ -62,8 +62,10 @@ def sample_clients(
     return [client_ids[int(position)] for position in np.sort(chosen)]
 
 
-def mean_size(clients_per_round: int, num_clients: int) -> float:
-    """Returns the mean size of independent cohorts, of which none is empty."""
+def mean_size(kind: str, clients_per_round: int, num_clients: int) -> float:
+    """Returns the mean size of cohorts, of which none is empty."""
+    if kind != "independent":
+        return clients_per_round
     are_empty = (1 - clients_per_round / num_clients) ** num_clients
     return clients_per_round / (1 - are_empty)
 

@@ -36,6 +36,7 @@ from tff_reg.experiment.rounds.loop import (
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.experiment.series import batch, comparing, plan as series
+from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError, settings_of
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def carried_out(
 
 def check_sampling(arguments: Arguments, processes: Sequence[str]) -> None:
     """Checks that no `sample_fn` is given with `central`."""
-    if arguments.sample_fn is not None and "central" in processes:
+    if arguments.sample_fn is not None and {*processes} & {*catalogue.POOLED}:
         why = "it needs cohorts of a known size; leave sample_fn out."
         raise SettingError("process", "central", why)
 

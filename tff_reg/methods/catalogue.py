@@ -81,8 +81,10 @@ BUILTIN = (
     "fedbabu",
 )
 
-# Processes that methods are compared with, which train as FedAvg but average nothing.
-REFERENCES = LOCAL, CENTRAL = ("local", "central")
+# Processes that methods are compared with, which train as FedAvg but average no models:
+# each client has its own, or one client has all examples.
+WITHOUT_MODEL, POOLED = ("local",), ("central",)
+REFERENCES = (*WITHOUT_MODEL, *POOLED)
 
 
 class UnknownProcessError(ValueError):

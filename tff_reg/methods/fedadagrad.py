@@ -41,6 +41,5 @@ class FedAdagrad(method.Method):
         "server_optimizer": "adagrad",
         "server_learning_rate": 0.01,
         "server_beta1": 0.0,
-        "server_epsilon": 1e-3,
     }
     exclusive = (method.SERVER,)

@@ -42,7 +42,5 @@ class FedAdam(method.Method):
         "server_optimizer": "adam",
         "server_learning_rate": 0.01,
         "server_beta1": 0.9,
-        "server_beta2": 0.99,
-        "server_epsilon": 1e-3,
     }
     exclusive = (method.SERVER,)

@@ -41,7 +41,5 @@ class FedYogi(method.Method):
         "server_optimizer": "yogi",
         "server_learning_rate": 0.01,
         "server_beta1": 0.9,
-        "server_beta2": 0.99,
-        "server_epsilon": 1e-3,
     }
     exclusive = (method.SERVER,)

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 
 from tff_reg.data import dtypes, keys
 from tff_reg.lazy import tf
-from tff_reg.training.process_settings import batches
+from tff_reg.training.process_settings import batches, trained
 
 
 def _fresh_key():
@@ -143,9 +143,7 @@ class WholeClientData:
         An int64 scalar. FedAlign's code, which drops the remainder, counts so.
         """
         count = self.num_examples(element)
-        if self.drop_remainder:
-            count = count // self.batch_size * self.batch_size
-        return tf.cast(count, tf.int64)
+        return tf.cast(trained(count, self.batch_size, self.drop_remainder), tf.int64)
 
     def num_steps(self, element: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the steps of an epoch and of all, int32 scalars."""

@@ -163,7 +163,7 @@ class ProcessSettings(PopulationSettings):
         " otherwise each round begins with a new one",
         rules=(
             _OF_CLIENTS,
-            conflicts("process", catalogue.LOCAL, is_quiet=True),
+            conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),
             off_when(
                 _has_nothing,
                 "client_optimizer=sgd without client_momentum has nothing to keep.",
@@ -365,6 +365,10 @@ class ProcessSettings(PopulationSettings):
         """Returns the batches in an epoch of clients with so many examples."""
         return batches(num_examples, self.batch_size, self.drop_remainder)
 
+    def examples_of(self, num_examples: Any) -> Any:
+        """Returns the examples on which clients with so many train in an epoch."""
+        return trained(num_examples, self.batch_size, self.drop_remainder)
+
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]
     ) -> tuple[method_lib.Method, ...]:
@@ -412,6 +416,11 @@ def batches(num_examples: Any, batch_size: int, drop_remainder: bool) -> Any:
     if drop_remainder:
         return num_examples // batch_size
     return -(-num_examples // batch_size)
+
+
+def trained(num_examples: Any, batch_size: int, drop_remainder: bool) -> Any:
+    """Returns how many of so many examples are in batches that are trained on."""
+    return num_examples // batch_size * batch_size if drop_remainder else num_examples
 
 
 def of_process(

@@ -174,7 +174,7 @@ def _count(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None
     values["max_gradient_norm"] = values["max_gradient_norm"] or None
     are_tested = values["client_test_share"] or values["finetune_epochs"]
     if values["client_evaluation"] is None and (
-        are_tested or values["process"] == catalogue.LOCAL
+        are_tested or values["process"] in catalogue.WITHOUT_MODEL
     ):
         values["client_evaluation"] = 0
 

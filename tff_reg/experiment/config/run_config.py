@@ -162,7 +162,7 @@ class RunConfig(
         help="client_evaluation: measures also copies of the global model that each"
         " client trained for so many more epochs on its own examples",
         minimum=1,
-        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
+        rules=(conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),),
     )
     drift: bool = _of_files(
         False,
@@ -210,7 +210,7 @@ class RunConfig(
         False,
         help="end the run once the largest of target_accuracies is reached",
         rules=(
-            conflicts("process", catalogue.LOCAL, is_quiet=True),
+            conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),
             needs("target_accuracies", why="give target_accuracies, such as 0.6,0.7."),
         ),
     )
@@ -219,12 +219,12 @@ class RunConfig(
         help="rounds without a better accuracy, on held-out examples if there is a"
         " validation_share and else on the test set, after which the run ends",
         minimum=1,
-        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
+        rules=(conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),),
     )
     keep_best: bool = _of_files(
         False,
         help="also keep the model of the round with the best test accuracy",
-        rules=(conflicts("process", catalogue.LOCAL, is_quiet=True),),
+        rules=(conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),),
         tags=(ASIDE,),
     )
     debug_eager: bool = _of_what(

@@ -16,7 +16,7 @@ from tff_reg.training import process_settings
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 
 
-_CENTRAL = conflicts("process", catalogue.CENTRAL, why="has one client")
+_CENTRAL = conflicts("process", *catalogue.POOLED, why="has one client")
 _PRIVATE = conflicts("aggregator", "dp", why="counts on cohorts of one size")
 
 

@@ -24,6 +24,7 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
     unequal_work,
 )
+from tff_reg.methods import catalogue
 from tff_reg.settings import Setting
 
 # The weights of a run that are analysed.
@@ -93,12 +94,10 @@ class Run:
         if not is_counted or config.get("sample_fn"):
             return {}
         of_rounds = self.table.column(metrics.NUM_EXAMPLES)
-        cohort = config["clients_per_round"]
-        if config.get("process") == "central":
-            cohort = 1
-        elif config.get("client_sampling") == "independent":
-            cohort = sampling.mean_size(cohort, config["num_clients"])
-        counted = [cohort] * len(rows)
+        kind, count = config.get("client_sampling", ""), config.get("num_clients", 0)
+        cohort = sampling.mean_size(kind, config["clients_per_round"], count)
+        pools = config.get("process") in catalogue.POOLED
+        counted = [1 if pools else cohort] * len(rows)
         if unequal_work.COUNTED in rows[0]:  # Others dropped out, or were late.
             counted = self.table.column(unequal_work.COUNTED)
         totals = itertools.accumulate(n and n / c for n, c in zip(of_rounds, counted))

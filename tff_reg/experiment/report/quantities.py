@@ -23,8 +23,10 @@ from tff_reg.settings import Setting, SettingError
 OF_CLIENTS, HESSIAN, COST = ANALYSES = ("hessian of clients", "hessian", "cost")
 # Settings that may be larger in an analysis than required.
 _AT_LEAST = ("eigenvalues", "density_samples", "clients")
-# The analyses that runs of a process do not have.
-_LACKING = {"local": (HESSIAN, OF_CLIENTS), "central": (OF_CLIENTS,)}
+
+
+# The processes whose runs do not have an analysis.
+_LACKING = {HESSIAN: catalogue.WITHOUT_MODEL, OF_CLIENTS: catalogue.REFERENCES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +277,7 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
         if is_setting and any(getattr(each, needs) is None for each in methods):
             raise SettingError("columns", name, f"the runs need {needs} for it.")
         for process in processes:
-            if needs in _LACKING.get(process, ()):
+            if process in _LACKING.get(needs, ()):
                 raise SettingError("columns", name, f"runs of {process} have none.")
 
 

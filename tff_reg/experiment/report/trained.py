@@ -25,7 +25,7 @@ from tff_reg.experiment.rounds import (
     subsets,
 )
 from tff_reg.lazy import np, tf, tff
-from tff_reg.methods import all_clients
+from tff_reg.methods import all_clients, catalogue
 from tff_reg.settings import SettingError
 
 schedules = lazy.module("tff_reg.training.schedules")
@@ -286,7 +286,7 @@ def _whole_checkpoint(
         raise directory_lib.DirectoryError("run_dir", path, why) from error
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
-    if directory.config.get("process") == "local":
+    if directory.config.get("process") in catalogue.WITHOUT_MODEL:
         raise TrainedRunError(f"{path}: {process_state.NO_MODEL}")
     problems = []
     found = directory.checkpoints.all()

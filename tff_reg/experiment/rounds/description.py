@@ -11,7 +11,7 @@ from tff_reg import files, tables
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import SHORTHAND, ResolvedConfig, RunConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
-from tff_reg.methods import memories
+from tff_reg.methods import catalogue, memories
 from tff_reg.settings import HEADER, as_text, settings_of, tagged
 
 _WIDTH = 88
@@ -133,7 +133,7 @@ def partition(config: ResolvedConfig) -> str:
 
 
 def _cohort(config: ResolvedConfig, sample_fn: Optional[str] = None) -> str:
-    if config.process == "central":
+    if config.process in catalogue.POOLED:
         return f"one in place of {config.num_clients}, with all their examples"
     if sample_fn is not None:
         return f"of {config.num_clients}, by {sample_fn}"

@@ -24,7 +24,7 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
     yield from getattr(task.model_fn, "said", ())
     clients, (x_test, y_test) = task.client_data, task.test_arrays()
     sizes = clients.client_sizes
-    idle = sum(size < config.batch_size for size in sizes)
+    idle = np.count_nonzero(config.batches_of(sizes) == 0)
     if config.drop_remainder and idle:
         yield (
             f"{idle} of {len(sizes)} clients never train: they have fewer examples than"

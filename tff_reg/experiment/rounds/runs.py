@@ -234,7 +234,7 @@ class CheckedRun:
         for line in [*header, *said]:
             progress.say(line)
         process = build_process(config, task)
-        is_central, of_clients = config.process == "central", None
+        pools, of_clients = config.process in catalogue.POOLED, None
         if config.client_evaluation is not None:
             tune = _finetuning(config, task, process)
             of_clients = client_evaluation.ClientEvaluation(evaluation, task, tune)
@@ -247,9 +247,9 @@ class CheckedRun:
         given = of_training.pop("callbacks", ())
         return loop.Rounds(
             process,
-            task.client_data.pooled() if is_central else task.client_data,
+            task.client_data.pooled() if pools else task.client_data,
             total_rounds=config.total_rounds,
-            clients_per_round=1 if is_central else config.clients_per_round,
+            clients_per_round=1 if pools else config.clients_per_round,
             client_sampling=config.client_sampling,
             unequal_work=unequal,
             seed=config.seed,
@@ -308,7 +308,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
             clients_per_round=config.clients_per_round,
             **of_means,
         )
-    if config.process == "central":
+    if config.process in catalogue.POOLED:
         mean_examples = float(_steps_of_cohort(config, sizes) * config.batch_size)
         settings = dataclasses.replace(
             config,
@@ -332,28 +332,26 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         **arguments,
     )
     process.built_from = {}  # The settings of the run say it.
-    return process_state.Local(process) if config.process == "local" else process
+    is_local = config.process in catalogue.WITHOUT_MODEL
+    return process_state.Local(process) if is_local else process
 
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
     """Returns the steps on all examples that use about as many as a cohort does."""
-    size, total = config.batch_size, sizes.sum()
-
-    def whole(counts: Any) -> Any:
-        return counts // size * size if config.drop_remainder else counts
+    total = sizes.sum()
 
     def batches(counts: Any) -> Any:
         return np.maximum(1, config.batches_of(counts))
 
     passes = np.ceil(config.local_epochs * batches(sizes) - 1e-6) / batches(sizes)
-    examples = passes * whole(sizes)
+    examples = passes * config.examples_of(sizes)
     if config.same_local_steps or config.local_steps:
         steps = config.steps_of(float(sizes.mean()))
-        examples = steps * np.minimum(whole(sizes), size)
-    cohort = config.clients_per_round
-    if config.client_sampling == "independent":
-        cohort = sampling.mean_size(cohort, len(sizes))
-    epochs = cohort * np.mean(examples) / whole(total)
+        examples = steps * np.minimum(config.examples_of(sizes), config.batch_size)
+    cohort = sampling.mean_size(
+        config.client_sampling, config.clients_per_round, len(sizes)
+    )
+    epochs = cohort * np.mean(examples) / config.examples_of(total)
     return max(1, round(epochs * batches(total)))
 
 
@@ -411,7 +409,7 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     given = {} if examples is None else {"examples": examples}
     task = build_task(config, tasks, **given)
     largest = max(task.client_data.client_sizes)
-    if config.drop_remainder and largest < config.batch_size:
+    if config.drop_remainder and not config.batches_of(largest):
         raise SettingError(
             "batch_size",
             config.batch_size,

@@ -102,7 +102,7 @@ class Tuning:
                 reason = "leave it out: the grid has it."
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
-        if "local" in names:
+        if {*names} & {*catalogue.WITHOUT_MODEL}:
             why = "local has no held-out accuracy to choose by; leave it out."
             raise SettingError("grid", None, why)
         seeds = tuple(dict.fromkeys(seeds))
