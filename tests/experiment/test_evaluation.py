@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data as data_lib, experiment, models
-from tff_reg.experiment.rounds import subsets
+from tff_reg.experiment.rounds import evaluation
 from tff_reg.lazy import keras
 
 
@@ -84,7 +84,8 @@ def test_classes_are_large_by_what_the_clients_train_on():
         train_labels=y,
         test_arrays=lambda: (None, np.array([2, 1, 0])),
     )
-    found = {name: [*mask] for name, mask in subsets.of_task(task, True).items()}
+    masks = evaluation.subsets_of(task, has_tail=True)
+    found = {name: [*mask] for name, mask in masks.items()}
     assert found == {
         "many_shot": [False, False, True],
         "medium_shot": [False, True, False],

@@ -310,7 +310,7 @@ def test_a_notebook_shows_one_picture_that_is_replaced(monkeypatch):
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr(IPython.display, "display", show)
     monkeypatch.setattr(lazy.ipython_display, "display", show)
-    monkeypatch.setattr("tff_reg.experiment.rounds.live_curve._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("tff_reg.experiment.rounds.callbacks._SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(runs.progress_lib, "for_this_output", lambda rounds: SILENT)
     run_own(progress=None, total_rounds=3)
     assert [kind for kind, _ in shown] == ["display", *["update"] * 3]

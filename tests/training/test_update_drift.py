@@ -7,7 +7,7 @@ from tests.experiment.own_runs import run_own
 from tff_reg import settings, training
 from tff_reg.experiment import RunConfig
 from tff_reg.lazy import tff
-from tff_reg.training import update_drift
+from tff_reg.training import aggregation
 
 
 def test_drift_follows_from_means(in_process):
@@ -17,7 +17,7 @@ def test_drift_follows_from_means(in_process):
     kind = tff.types.to_type([(np.float32, [2]), (np.float32, [1])])
     aggregator = tff.aggregators.MeanFactory().create(kind, tff.TensorType(np.float32))
     groups = {"all": [0, 1], "head": [1]}
-    process = update_drift.measured(aggregator, kind, groups)
+    process = aggregation.with_drift(aggregator, kind, groups)
     output = process.next(process.initialize(), updates, [*weights])
     shares = weights / weights.sum()
     for name, places in groups.items():
@@ -38,7 +38,7 @@ def test_a_small_divergence_does_not_cancel(in_process):
     apart *= np.float32(1e-4 * np.linalg.norm(mean) / np.linalg.norm(apart))
     kind = tff.types.to_type([(np.float32, [1000])])
     aggregator = tff.aggregators.MeanFactory().create(kind, tff.TensorType(np.float32))
-    process = update_drift.measured(aggregator, kind, {"all": [0]})
+    process = aggregation.with_drift(aggregator, kind, {"all": [0]})
     updates = [[mean + apart], [mean - apart]]
     output = process.next(process.initialize(), updates, [1.0, 1.0])
     found = output.measurements["drift"]["all"]

@@ -16,7 +16,7 @@ from tff_reg.analysis import (
     spectra,
 )
 from tff_reg.commands import command_line
-from tff_reg.data import partition_report, skew_picture
+from tff_reg.data import partition_report
 from tff_reg.experiment.config import run_config as config, task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import finished_runs, protocol, trained
@@ -207,7 +207,9 @@ def partition(given):
     files.make_directory(output_dir, "output_dir")
     made = {"partition.csv": held.write_csv, "partition.png": held.write_figure}
     if any(held.skews):
-        made["skews.png"] = functools.partial(skew_picture.write, task, held.skews)
+        made["skews.png"] = functools.partial(
+            partition_report.write_skews, task, held.skews
+        )
     for name, write in made.items():
         with files.atomic_path(output_dir / name) as temporary:
             write(temporary)

@@ -30,6 +30,8 @@ _FEW_CLIENTS = 50
 # Number of largest classes in a client's row if the classes have no columns.
 _NAMED_CLASSES = 3
 _INK, _BAR = "#222222", "#0b5fa5"
+# Clients in the picture of skews, and images of each.
+_CLIENTS, _EACH = 8, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +326,7 @@ def report(
 
     >>> from tff_reg.data import partition_report
     >>> dealt, names = [[0, 1], [2]], ["cat", "dog"]
-    >>> held = partition_report.report([0, 1, 0], dealt, class_names=names)
+    >>> held = report([0, 1, 0], dealt, class_names=names)
     >>> print(held.markdown())
     | client | examples | classes | entropy (bits) | cat | dog |
     | --- | ---: | ---: | ---: | ---: | ---: |
@@ -405,3 +407,42 @@ def _whole_numbers(axis, most: int = 10) -> None:
     axis.set_major_locator(
         mpl_ticker.MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
     )
+
+
+def write_skews(task: Any, skews: Sequence[Mapping[str, float]], path: Any) -> None:
+    """Draws four images of each of the first eight clients, a client to a column.
+
+    A title is the label that the client trains on, red if it is wrong.
+
+    Args:
+      task: A task of images that `tasks.build` has built.
+      skews: Each client's skews by name, written above its column.
+      path: The PNG file.
+    """
+    x, labels = task.client_data.arrays
+    parts = task.partition[:_CLIENTS]
+    figure = mpl_figure.Figure(figsize=(1.6 * len(parts), 8.0), dpi=100)
+    mpl_agg.FigureCanvasAgg(figure)
+    grid = figure.subplots(_EACH, len(parts), squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for column, (own, skew) in enumerate(zip(parts, skews)):
+        said = [f"{n.replace('_', ' ')} {value:.3g}" for n, value in skew.items()]
+        where = ((column + 0.5) / len(parts), 0.99)
+        text = "\n".join([f"client {column}", *said])
+        figure.text(*where, text, ha="center", va="top", fontsize=9)
+        chosen = own[
+            np.linspace(0, max(0, own.size - 1), _EACH).astype(int)[: own.size]
+        ]
+        for axes, row in zip(grid[:, column], chosen):
+            image = x[row].astype(np.float32)
+            image = (image - image.min()) / (np.ptp(image) or 1)
+            axes.imshow(image.repeat(3 // image.shape[-1] or 1, axis=-1))
+            is_wrong = labels[row] != task.train_labels[row]
+            name = task.class_names[labels[row]][:12]
+            axes.set_title(name, fontsize=9, color="red" if is_wrong else "black")
+    figure.subplots_adjust(
+        0.01, 0.01, 0.99, 0.93 - 0.02 * max(map(len, skews)), 0.05, 0.2
+    )
+    with open(path, "wb") as file:
+        figure.savefig(file, format="png", metadata={"Software": None})

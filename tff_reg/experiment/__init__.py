@@ -19,10 +19,14 @@ from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.report.comparison import compare
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.rounds import progress
-from tff_reg.experiment.rounds.callbacks import Callback, EarlyStopping, Run
+from tff_reg.experiment.rounds.callbacks import (
+    Callback,
+    EarlyStopping,
+    LiveCurve,
+    Run,
+)
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
-from tff_reg.experiment.rounds.live_curve import LiveCurve
 from tff_reg.experiment.rounds.loop import Rounds, TrainingError, train
 from tff_reg.experiment.rounds.process_state import StateMismatchError
 from tff_reg.experiment.rounds.result import RunResult

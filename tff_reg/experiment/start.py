@@ -23,7 +23,6 @@ from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.report.table import Row, Table
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
-    live_curve,
     loop,
     progress as progress_lib,
 )
@@ -158,8 +157,8 @@ def carried_out(
         )
     check_sampling(arguments, [checked.config.process])
     callbacks = [*arguments.callbacks]
-    if progress is None and live_curve.is_possible():
-        callbacks.append(live_curve.LiveCurve())
+    if progress is None and callbacks_lib.can_be_live():
+        callbacks.append(callbacks_lib.LiveCurve())
     return checked.run(
         progress=progress,
         callbacks=callbacks,

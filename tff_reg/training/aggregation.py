@@ -1,8 +1,9 @@
-"""The aggregation of the clients' updates and uploads by a TFF aggregator."""
+"""The aggregation of updates and uploads: TFF's aggregators, `weigh`, the drift."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -10,8 +11,9 @@ import tensorflow as tf
 from absl import logging
 
 from tff_reg.lazy import tff
-from tff_reg.methods import all_clients
-from tff_reg.training import aggregators
+from tff_reg.methods import all_clients, contract, method as method_lib
+from tff_reg.seam import tensorflow_internals
+from tff_reg.training import aggregators, hooks as hooks_lib, traffic
 from tff_reg.training.aggregators import AggregationFactory, PrivateMeanFactory
 
 _UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
@@ -219,3 +221,138 @@ def _as_weighted(
             " use a weighted one (mean, robust, compressed), or do without this method."
         )
     return tff.aggregators.as_weighted_aggregator(factory)
+
+
+# (shares, has_trained), at the clients -> their weights, and metrics at the server.
+Weigh = Callable[[Any, Any], tuple[Any, Any]]
+
+
+@tensorflow_internals.elementwise_equality(also_in_plain_graphs=True)
+def weight(
+    method: method_lib.Method,
+    own: Mapping[str, Any],
+    total: Mapping[str, Any],
+    hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
+) -> Any:
+    """Calls the hook."""
+    given = hooks.call(method, "weigh", dict(own), dict(total))
+    dtype = next(iter(own.values())).dtype
+    return contract.check(method, "weigh", "the weight", given, dtype)
+
+
+def build_weigh(
+    methods: Sequence[method_lib.Method],
+    share_type: tff.types.Type,
+    dtype: Any,
+) -> Optional[Weigh]:
+    """Builds the weighing of a cohort; None if no method has the hook.
+
+    Args:
+      methods: The methods.
+      share_type: The type of a client's share.
+      dtype: The weights' data type.
+    """
+    own = [m for m in methods if method_lib.overrides(m, "weigh")]
+    if not own:
+        return None
+
+    @tff.tensorflow.computation(share_type, share_type, tf.int32)
+    def first(share: Any, total: Any, has_trained: Any):
+        given = weight(own[0], share, total)
+        given = tf.cast(given, dtype)
+        return tf.where(has_trained > 0, given, tf.zeros_like(given))
+
+    weight_type = first.type_signature.result
+
+    @tff.tensorflow.computation(weight_type, weight_type, tf.int32)
+    def or_alike(given: Any, total: Any, has_trained: Any):
+        return tf.where(total > 0, given, tf.cast(has_trained, given.dtype))
+
+    @tff.tensorflow.computation(weight_type, tf.int32)
+    def metrics(total: Any, count: Any) -> dict[str, Any]:
+        is_alike = tf.logical_and(tf.logical_not(total > 0), count > 0)
+        return collections.OrderedDict(all_zero=tf.cast(is_alike, tf.int32))
+
+    def weigh(shares: Any, has_trained: Any) -> tuple[Any, Any]:
+        sums = tff.federated_broadcast(tff.federated_sum(shares))
+        given = tff.federated_map(first, (shares, sums, has_trained))
+        total = tff.federated_sum(given)
+        weights = tff.federated_map(
+            or_alike, (given, tff.federated_broadcast(total), has_trained)
+        )
+        count = tff.federated_sum(has_trained)
+        return weights, tff.federated_map(metrics, (total, count))
+
+    return weigh
+
+
+def drift_groups(model: Any) -> dict[str, list[int]]:
+    """Returns which trainable variables are in `all` and in each block of a network."""
+    places = {v.ref(): index for index, v in enumerate(model.trainable_variables)}
+    groups = {"all": [*places.values()]}
+    if network := getattr(model, "network", None):
+        for name, block in zip(network.block_names, network.blocks):
+            refs = [variable.ref() for variable in block.trainable_variables]
+            if own := [places[ref] for ref in refs if ref in places]:
+                groups[name] = own
+    return groups
+
+
+def with_drift(
+    aggregator: tff.templates.AggregationProcess,
+    update_type: tff.types.Type,
+    groups: Mapping[str, Sequence[int]],
+) -> tff.templates.AggregationProcess:
+    """Adds to an aggregation how far the clients of a round drift apart, as `drift`.
+
+    Of the updates u_i that are averaged with the weights p_i to their mean m: the norm
+    sum_i p_i |u_i|, the cosine sum_i p_i <u_i, m> / (|u_i| |m|), and the divergence
+    sqrt(sum_i p_i |u_i - m|^2) / |m|. Clients get m and send their own parts.
+    """
+
+    def vectors_of(update: Any) -> list[tf.Tensor]:
+        weights = tf.nest.flatten(getattr(update, "trainable", update))
+        flat = [tf.reshape(each, [-1]) for each in weights]
+        return [tf.concat([flat[i] for i in own], axis=0) for own in groups.values()]
+
+    parts_type = tff.types.to_type(
+        collections.OrderedDict([(traffic.DRIFT_PARTS, update_type)])
+    )
+
+    @tff.tensorflow.computation(update_type)
+    def as_part(mean: Any):
+        return collections.OrderedDict([(traffic.DRIFT_PARTS, mean)])
+
+    @tff.tensorflow.computation(update_type, parts_type)
+    def of_client(update: Any, received: Any):
+        parts: list[Any] = []
+        for own, mean in zip(*map(vectors_of, (update, received[traffic.DRIFT_PARTS]))):
+            norm, length = tf.norm(own), tf.norm(mean)
+            cosine = tf.math.divide_no_nan(tf.reduce_sum(own * mean), norm * length)
+            apart = tf.math.divide_no_nan(tf.norm(own - mean), length)
+            parts.append(tf.stack([norm, cosine, apart**2]))
+        # One tensor: a mean costs by tensors, not by numbers.
+        return collections.OrderedDict([(traffic.DRIFT_PARTS, tf.stack(parts))])
+
+    @tff.tensorflow.computation(of_client.type_signature.result)
+    def of_all(clients: Any):
+        found: dict[str, Any] = collections.OrderedDict()
+        for index, name in enumerate(groups):
+            norm, cosine, square = tf.unstack(clients[traffic.DRIFT_PARTS][index])
+            found[name] = collections.OrderedDict(
+                norm=norm, cosine=cosine, divergence=tf.sqrt(square)
+            )
+        return found
+
+    @tff.federated_computation(*aggregator.next.type_signature.parameter)
+    def next_fn(state: Any, updates: Any, weights: Any):
+        output = aggregator.next(state, updates, weights)
+        mean = tff.federated_broadcast(tff.federated_map(as_part, output.result))
+        parts = tff.federated_map(of_client, (updates, mean))
+        drift = tff.federated_map(of_all, tff.federated_mean(parts, weights))
+        measurements = tff.federated_zip(collections.OrderedDict(drift=drift))
+        return tff.templates.MeasuredProcessOutput(
+            output.state, output.result, measurements
+        )
+
+    return tff.templates.AggregationProcess(aggregator.initialize, next_fn)

@@ -20,10 +20,10 @@ from tff_reg.lazy import tff
 from tff_reg.methods import contract
 from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
-    client_states,
     data_forms,
     debugging,
     description as description_lib,
+    finishing,
     local_round as local_round_lib,
     local_training,
     optimizers,
@@ -93,8 +93,8 @@ def build_client_work(
     def client_work(state: Any, received: Any, data: Any, client: Any, server: Any):
         if training.debug_eager:
 
-            def eager(*arguments: Any) -> client_states.ClientOutput:
-                return client_states.as_tensors(_round(make_round(), *arguments))
+            def eager(*arguments: Any) -> finishing.ClientOutput:
+                return finishing.as_tensors(_round(make_round(), *arguments))
 
             run = debugging.eagerly(eager, description.output_spec, description.kept)
         else:
@@ -131,7 +131,7 @@ def _round(
     data: Any,
     client: Any,
     server: Any,
-) -> client_states.ClientOutput:
+) -> finishing.ClientOutput:
     """Runs a client's round, traced or eagerly."""
     form = local_round.data_form
     # Only models other than `LearningModel`s need AutoGraph; its search for code to

@@ -29,8 +29,6 @@ from tff_reg.training import (
     process_settings,
     schedules,
     server as server_lib,
-    update_drift,
-    weighing,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
@@ -108,7 +106,7 @@ def build_regularized(
       population: Number and sizes of all clients; some methods need them.
       debug_eager: Whether hooks run eagerly (slow; in-process runtime only).
       measures_drift: Whether the metrics have norms, cosines and divergence of the
-        clients' updates, see `update_drift`; not with a `model_aggregator`.
+        clients' updates, see `aggregation.with_drift`; not with a `model_aggregator`.
 
     Returns:
       A `StatefulLearningProcess` if clients have memories (MOON, drift corrections),
@@ -204,8 +202,8 @@ def _compose(
         weight_dtype=weight_dtype,
     )
     if measures_drift:
-        groups = update_drift.groups_of(description.model_fn())
-        aggregator = update_drift.measured(aggregator, description.update_type, groups)
+        groups = aggregation.drift_groups(description.model_fn())
+        aggregator = aggregation.with_drift(aggregator, description.update_type, groups)
     process = process_lib.compose(
         description,
         server_lib.Server(
@@ -216,7 +214,9 @@ def _compose(
         or tff.learning.templates.build_broadcast_process(weights_type),
         aggregator,
         functools.partial(aggregation.build_upload_aggregator, model_aggregator),
-        functools.partial(weighing.build, training.methods, dtype=weight_dtype),
+        functools.partial(
+            aggregation.build_weigh, training.methods, dtype=weight_dtype
+        ),
         (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
             description.metric_finalizers
         ),

@@ -12,7 +12,6 @@ from tff_reg.lazy import tff
 from tff_reg.methods import checks
 from tff_reg.models import learning_model
 from tff_reg.training import (
-    client_states,
     finishing,
     local_training,
     needs as needs_lib,
@@ -85,7 +84,7 @@ def describe(
     spec = None
     if output is not None and training.debug_eager:
         spec = tf.nest.map_structure(
-            tf.TensorSpec.from_tensor, client_states.as_tensors(output)
+            tf.TensorSpec.from_tensor, finishing.as_tensors(output)
         )
     return Description(
         model_fn,

@@ -21,9 +21,8 @@ from tff_reg.training import (
     needs as needs_lib,
     numbers,
     updater,
-    views,
 )
-from tff_reg.training.client_states import ClientOutput, Progress, Visit
+from tff_reg.training.finishing import ClientOutput, Progress, Visit
 
 
 class LocalRound:
@@ -61,15 +60,12 @@ class LocalRound:
             self._model, self._references, methods, needs, self._hooks
         )
         self.has_network = self._local_step.has_network
-        of_network: dict[str, Any] = {}
+        self._fixed: dict[str, Any] = {}
         if self.has_network:
-            of_network = roles.facts_of(self._model.network, self._variables)
-        is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
-        self._views = views.Views(
-            training, is_uniform, self._variables, of_network, self._hooks
-        )
+            self._fixed = roles.facts_of(self._model.network, self._variables)
+        self._is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
         self._finishing = finishing.Finishing(
-            self._model, methods, is_uniform, self._hooks
+            self._model, methods, self._is_uniform, self._hooks
         )
         self._updater = updater.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
@@ -101,7 +97,7 @@ class LocalRound:
         )
         progress = self._at_first(visit)
         visit = self._start(visit, progress)
-        locals_ = self._views.of(visit, progress)
+        locals_ = self._views(visit, progress)
         kept = collections.OrderedDict(
             (name, _tensors(self._hooks.call(method, "begin", locals_[name])))
             for name, method in self._by_name.items()
@@ -158,7 +154,7 @@ class LocalRound:
         """Sets the weights to the result of the hook `start`, if a method has it."""
         for method in self._training.methods:
             if method_lib.overrides(method, "start"):
-                local = self._views.of(visit, progress)[method.name]
+                local = self._views(visit, progress)[method.name]
                 start = self._hooks.call(method, "start", local)
                 contract.check(method, "start", "the result", start, visit.start)
                 # Copies of values, because `start` may return the variables themselves.
@@ -190,10 +186,10 @@ class LocalRound:
         compute_key: Callable[[], tf.Tensor],
     ) -> Progress:
         """Takes one step."""
-        locals_ = self._views.of(visit, progress)
+        locals_ = self._views(visit, progress)
         gradients, made = self._local_step.gradient(batch, locals_, compute_key)
         if any(made.kept.values()):
-            locals_ = self._views.of(visit, progress, kept=made.kept)
+            locals_ = self._views(visit, progress, kept=made.kept)
         uncorrected = gradients
         gradients = self._corrected("correct", locals_, gradients)
         if self._training.max_gradient_norm is not None:
@@ -278,13 +274,73 @@ class LocalRound:
             for name, total in sums.items()
         )
 
+    def _views(
+        self,
+        visit: Visit,
+        progress: Progress,
+        is_last: bool = False,
+        kept: Optional[Mapping[str, Any]] = None,
+    ) -> dict[str, method_lib.Local]:
+        """Makes the `Local` of each method at one point of the training."""
+        dtype = self._variables[0].dtype
+        size = tf.cast(progress.relative_size, dtype)
+        population, steps = self._training.population, progress.num_steps
+        if population and population.local_steps:
+            steps = tf.constant(population.local_steps, dtype)
+        known: dict[str, Any] = {}
+        if is_last:
+            count = 1 if self._is_uniform else progress.weighed
+            known["weight"] = tf.cast(count, dtype)
+        if is_last and "learning_rate" in visit.hparams:
+            rate = tf.cast(visit.hparams["learning_rate"], dtype)
+            known["step_size"] = tf.cast(steps, dtype) * rate
+        has_rate = "learning_rate" in visit.decayed
+        if is_last and progress.gradient_sum and has_rate:
+            decayed = tf.cast(visit.decayed["learning_rate"], dtype)
+            scaled = [decayed * total for total in progress.gradient_sum]
+            known["scaled_gradient_sum"] = scaled
+        if is_last and progress.uncorrected_sum and has_rate:
+            decayed = tf.cast(visit.decayed["learning_rate"], dtype)
+            known["uncorrected"] = [decayed * t for t in progress.uncorrected_sum]
+        first = tf.constant(0)
+        if isinstance(self._training.data_form, data_forms.WholeClientData):
+            known["total_steps"] = progress.total_steps
+            known["epoch"] = progress.num_steps // progress.epoch_steps
+            first = known["epoch"] * progress.epoch_steps
+        known["begins_epoch"] = tf.equal(progress.num_steps, first)
+        found: dict[str, method_lib.Local] = {}
+        for method in self._training.methods:
+            name = method.name
+            local = method_lib.Local(
+                weights=self._variables,
+                start=visit.start,
+                global_weights=tuple(visit.received.trainable),
+                memory=memories.own(name, method.client_memory, visit.client),
+                server_memory=memories.own(name, method.server_memory, visit.server),
+                state=progress.kept.get(name, ()),
+                kept=memories.frozen((kept or {}).get(name, {})),
+                round_num=visit.round_num,
+                class_counts=visit.class_counts,
+                relative_size=size,
+                relative_weight=tf.ones([], dtype) if self._is_uniform else size,
+                num_steps=progress.num_steps,
+                num_examples=progress.num_examples,
+                hparams=visit.decayed,
+                local_steps=steps,
+                has_ended=is_last,
+                **self._fixed,
+                **known,
+            )
+            found[name] = self._hooks.observe(method, local)
+        return found
+
     def finish(self, visit: Visit, progress: Progress) -> ClientOutput:
         """Ends the training; see `finishing.Finishing.finish`."""
         if kept_optimizer.STATE in visit.client:
             state = self._updater.kept(progress.optimizer)
             kept = {**progress.kept, kept_optimizer.NAME: state}
             progress = progress._replace(kept=kept)
-        locals_ = self._views.of(visit, progress, is_last=True)
+        locals_ = self._views(visit, progress, is_last=True)
         if not self._needs.gradient_sum and not self._updater.is_plain:
             # No hook read the sum of the gradients in the trial, so it is not computed.
             missing = ("taken", "scaled_gradient_sum")

@@ -14,10 +14,8 @@ from tff_reg.lazy import tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib
 from tff_reg.training import (
-    hook_results,
     hooks as hooks_lib,
     needs as needs_lib,
-    reference_passes,
 )
 
 # The weight of a batch's labels unless a method mixes examples.
@@ -83,7 +81,7 @@ class LocalStep:
         gradient_at = _GradientAt(self, batch, locals_, part_keys)
         own = locals_[self.rule.name]
         given = self._hooks.call(self.rule, "gradient", own, gradient_at)
-        given = hook_results.change_of(self.rule, "gradient", given)
+        given = hooks_lib.change_of(self.rule, "gradient", given)
         weights = self.model.trainable_variables
         contract.check(self.rule, "gradient", "the result", given.value, weights)
         first = gradient_at.first
@@ -141,7 +139,9 @@ class LocalStep:
             for method in self._with_term:
                 own = self._step_of(method, step, locals_, part_keys)
                 given = self._hooks.call(method, "term", own)
-                terms.append(hook_results.term(method, given, step.task_loss.dtype))
+                terms.append(
+                    hooks_lib.checked_term(method, given, step.task_loss.dtype)
+                )
                 total += terms[-1].weighted
             of = total
             if loss is not None:
@@ -243,9 +243,7 @@ class LocalStep:
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
-        references = reference_passes.ReferencePasses(
-            self._reference_models, tape, forward.key
-        )
+        references = ReferencePasses(self._reference_models, tape, forward.key)
         changed, forward = self._changed(batch, forward, part_keys, measured)
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
@@ -278,10 +276,10 @@ class LocalStep:
         changed = method_lib.Batch(batch["x"], [(batch["y"], _WHOLE)])
         for method in self._methods:
             key = part_keys[method.name]
-            changed, from_batch, _ = hook_results.changed(
+            changed, from_batch, _ = hooks_lib.checked_changed(
                 self._hooks, method, "change_batch", changed, key
             )
-            forward, from_pass, _ = hook_results.changed(
+            forward, from_pass, _ = hooks_lib.checked_changed(
                 self._hooks, method, "change_pass", forward, self.model.network, key
             )
             measured[method.name] = {**from_batch, **from_pass}
@@ -332,3 +330,45 @@ class _GradientAt:
         self._step.move_back(places)
         self.first = self.first or made
         return gradients
+
+
+class ReferencePasses:
+    """The forward passes of the reference models in one step.
+
+    Except for the model in evaluation mode, they use the batch's statistics, as the
+    local model does, but do not update the running statistics.
+    """
+
+    def __init__(self, models: Mapping[str, Any], tape: tf.GradientTape, key: Any):
+        self._models, self._tape = models, tape
+        self._pass = forward_lib.ForwardPass(training=True, key=key)
+        self._passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
+
+    def outputs_of(self, features: Any) -> Callable[[str], Any]:
+        """Returns `Step.outputs_of` for the features of a batch."""
+
+        @functools.cache
+        def outputs_of(name: str):
+            with self._tape.stop_recording():  # The outputs are constants.
+                reference = self._models[name].network
+                return reference(features, self._passes.get(name, self._pass))
+
+        return outputs_of
+
+    def classify_from(self, network: Any, forward: Any) -> Callable[..., Any]:
+        """Returns `Step.classify_from` for a local network and its forward pass."""
+
+        def classify_from(name: str, features: Any):
+            if name == method_lib.LOCAL:
+                again = dataclasses.replace(
+                    forward,
+                    update_statistics=False,
+                    record_activations=False,
+                    keep_loss=None,
+                )
+                return network.classify_from(features, again)
+            reference = self._models[name].network
+            own = self._passes.get(name, self._pass)
+            return reference.classify_from(features, own)
+
+        return classify_from

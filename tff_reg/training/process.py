@@ -18,11 +18,11 @@ from tff_reg.lazy import tff
 from tff_reg.methods import all_clients, memories
 from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
+    aggregation,
     client_work as client_work_lib,
     description as description_lib,
     optimizers,
     server as server_lib,
-    weighing,
 )
 
 
@@ -109,7 +109,7 @@ def compose(
     distributor: tff.learning.templates.DistributionProcess,
     aggregator: tff.templates.AggregationProcess,
     build_sums: Callable[[tff.types.Type], tff.templates.AggregationProcess],
-    build_weigh: Callable[[tff.types.Type], Optional[weighing.Weigh]],
+    build_weigh: Callable[[tff.types.Type], Optional[aggregation.Weigh]],
     aggregate_metrics: Callable[[Any], Any],
 ) -> Union[StatefulLearningProcess, tff.learning.templates.LearningProcess]:
     """Composes a process as TFF's `compose_learning_process` does, with memories.
@@ -125,7 +125,7 @@ def compose(
       distributor: Sends the model's weights.
       aggregator: Averages the clients' updates.
       build_sums: Builds the summation of uploads of a type.
-      build_weigh: Builds `weighing.Weigh` for shares of a type.
+      build_weigh: Builds `aggregation.Weigh` for shares of a type.
       aggregate_metrics: Aggregates the clients' metrics.
     """
     comp = tff.tensorflow.computation

@@ -15,7 +15,6 @@ from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
     debugging,
     finishing,
-    hook_results,
     hooks as hooks_lib,
     local_training,
     numbers,
@@ -258,7 +257,7 @@ class Server:
             if method_lib.overrides(method, "next_model"):
                 new = memories.own(method.name, method.server_memory, new_memory)
                 given = self._hooks.call(method, "next_model", server_with(memory=new))
-                given = hook_results.change_of(method, "next_model", given)
+                given = hooks_lib.change_of(method, "next_model", given)
                 made = contract.check(
                     method, "next_model", "the result", given.value, weights
                 )
@@ -279,7 +278,7 @@ class Server:
         if not method_lib.overrides(method, hook):
             return {}, {}
         given = self._hooks.call(method, hook, server)
-        given = hook_results.change_of(method, hook, given)
+        given = hooks_lib.change_of(method, hook, given)
         contract.check(method, hook, "memory", given.value, old, is_part=True)
         return given.measurements, dict(given.value)
 

@@ -8,14 +8,15 @@ from typing import Any, Optional
 from tff_reg import lazy
 from tff_reg.lazy import tf, tff
 from tff_reg.methods import all_clients, catalogue
-from tff_reg.training import update_drift
 
 internals = lazy.module("tff_reg.seam.internals")
 
 # Beginnings of the names of aggregations, without `federated_`.
 _UP = ("sum", "mean", "weighted_mean", "aggregate", "secure", "min", "max", "collect")
+# Name of what clients send for the measurement of drift alone.
+DRIFT_PARTS = "for_drift"
 # Beginnings of the names of parts that are not counted.
-_NOT_SENT = (f"{all_clients.NAME}/", update_drift.PARTS)
+_NOT_SENT = (f"{all_clients.NAME}/", DRIFT_PARTS)
 
 
 def bytes_per_client(process: Any, name: str = "") -> Optional[tuple[int, int]]:

@@ -20,13 +20,13 @@ from tff_reg.lazy import np, tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
-    client_states,
+    aggregation,
+    finishing,
     hooks as hooks_lib,
     local_round,
     local_training,
     needs as needs_lib,
     server as server_lib,
-    weighing,
 )
 
 # Largest relative difference of the same sums, taken in another order.
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
     """
 
     needs: needs_lib.Needs
-    output: Optional[client_states.ClientOutput]
+    output: Optional[finishing.ClientOutput]
     said: Mapping[str, Any]
 
 
@@ -259,7 +259,7 @@ class Trial:
                 if not share:
                     why = "finish returns no `share`, from which clients are weighed."
                     raise contract.refuse(method, "weigh", why)
-                weighing.weight(method, share, share, self._recorder)
+                aggregation.weight(method, share, share, self._recorder)
                 if self.needs.weight:
                     named = ", ".join(sorted(self.needs.weight))
                     raise checks.IncompatibleMethodsError(

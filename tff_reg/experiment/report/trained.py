@@ -20,9 +20,9 @@ from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
     checkpoints,
     directory as directory_lib,
+    evaluation,
     process_state,
     runs,
-    subsets,
 )
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients, catalogue
@@ -249,7 +249,7 @@ def load(
     task = runs.build_task(config, tasks)
     # Training examples are analysed, too, so all must be those of the run.
     x, y = map(np.asarray, task.test_arrays())
-    parts = subsets.of_task(task, config.imbalance_factor is not None)
+    parts = evaluation.subsets_of(task, config.imbalance_factor is not None)
     tested = digests.of_tests(x, y, parts)
     of_clients = getattr(task.client_data, "digests", {})
     recorded = digests.recorded({**of_clients, **tested})

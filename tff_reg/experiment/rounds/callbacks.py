@@ -13,15 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import json
 import math
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import curves, files
-from tff_reg.experiment.rounds import directory as directory_lib, metrics, summary
-from tff_reg.lazy import np, tf
+from tff_reg.experiment.rounds import (
+    directory as directory_lib,
+    metrics,
+    progress,
+    summary,
+)
+from tff_reg.lazy import ipython_display, np, tf
 
 Row = dict[str, Optional[float]]
 WeightNames = tuple[Sequence[str], Sequence[str]]
@@ -341,3 +348,51 @@ def named_arrays(weights: Any, names: Optional[WeightNames]) -> dict[str, Any]:
         )
     pairs = [*zip(names[0], trainable), *zip(names[1], others)]
     return {name: np.asarray(value) for name, value in pairs}
+
+
+# A figure takes about 0.2 s, which should not delay many rounds.
+_SECONDS_BETWEEN = 1.0
+_WIDTH = 640  # In pixels, as the notebook shows it.
+
+
+def can_be_live() -> bool:
+    """Returns whether a Jupyter kernel runs this code and matplotlib is installed."""
+    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
+    return progress.in_notebook() and has_matplotlib
+
+
+class LiveCurve(Callback):
+    """Shows the accuracies by round in a notebook, in one figure that is redrawn.
+
+        experiment.train(..., callbacks=[experiment.LiveCurve()])
+
+    `tff_reg.run` adds it in notebooks by default. Elsewhere it shows nothing.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._drawn_at = 0.0
+
+    def on_start(self, run: Run) -> None:
+        self._drawn_at, self._handle = 0.0, None
+
+    def on_round(self, run: Run, row: Row) -> None:
+        is_first = self._handle is None
+        is_time = time.monotonic() - self._drawn_at >= _SECONDS_BETWEEN
+        if row.get(metrics.EVALUATION_ACCURACY) is not None and (is_first or is_time):
+            self._show(run)
+
+    def on_end(self, run: Run) -> None:
+        self._show(run)
+
+    def _show(self, run: Run) -> None:
+        drawn = accuracy_curves(run.table, run.settings)
+        if not drawn or not can_be_live():
+            return
+        self._drawn_at = time.monotonic()
+        figure = curves.draw_curves(drawn)
+        picture = ipython_display.Image(curves.as_png(figure), width=_WIDTH)
+        if self._handle is None:
+            self._handle = ipython_display.display(picture, display_id=True)
+        else:
+            self._handle.update(picture)

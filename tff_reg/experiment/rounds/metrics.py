@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
-from tff_reg.experiment.rounds import subsets
 from tff_reg.lazy import np, tree
 
 ROUND = "round_num"
@@ -101,6 +100,20 @@ def methods_not_finite(row: Mapping[str, Any]) -> list[str]:
     return sorted({name.split("/")[-2] for name in found})
 
 
+def is_of_subset(column: str) -> bool:
+    """Whether a column of `metrics.csv` has the accuracies of a subset."""
+    return "/domain/" in column or column.endswith("_shot/accuracy")
+
+
+def of_subsets(row: Mapping[str, Optional[float]]) -> dict[str, Optional[float]]:
+    """Returns the server model's accuracies in a round, by the subset's name."""
+    return {
+        name.removeprefix("evaluation/").removesuffix("/accuracy"): value
+        for name, value in row.items()
+        if name.startswith("evaluation/") and is_of_subset(name)
+    }
+
+
 def _text(value: Any) -> str:
     """Returns the shortest text that reads back as the same number."""
     if value is None:
@@ -141,7 +154,7 @@ class MetricsTable:
             self._text = self._line(self._columns)
         # Runs of earlier versions have no memory and no subsets.
         unknown = {*row} - {*self._columns, MEMORY}
-        unknown -= {*filter(subsets.has, unknown)}
+        unknown -= {*filter(is_of_subset, unknown)}
         if unknown:
             raise ValueError(
                 f"Round {row[ROUND]} has a metric `{min(unknown)}` that round"

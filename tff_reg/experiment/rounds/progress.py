@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional, TextIO, Union
 
-from tff_reg.experiment.rounds import metrics, subsets
+from tff_reg.experiment.rounds import metrics
 from tff_reg.lazy import tqdm
 
 Row = Mapping[str, float]
@@ -118,7 +118,7 @@ class Lines(Progress):
             f"{name.removeprefix('evaluation/')} {value:.4f}"
             for name, value in row.items()
             if name.startswith("evaluation/") and name not in shown
-            if value is not None and not subsets.has(name)
+            if value is not None and not metrics.is_of_subset(name)
         ]
         left = duration(usual * (self._total_rounds - round_num))
         return [*parts, f"{row[metrics.SECONDS]:.2f} s a round", f"{left} left"]

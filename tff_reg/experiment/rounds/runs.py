@@ -33,7 +33,6 @@ from tff_reg.experiment.rounds import (
     process_state,
     progress as progress_lib,
     remarks,
-    subsets,
     summary as summary_lib,
     trackers,
     unequal_work,
@@ -215,7 +214,9 @@ class CheckedRun:
             y_test,
             preprocess_fn=task.normalize_fn,
             metrics=metrics,
-            subsets=subsets.of_task(task, config.imbalance_factor is not None),
+            subsets=evaluation_lib.subsets_of(
+                task, config.imbalance_factor is not None
+            ),
         )
         header = description.header(
             config,

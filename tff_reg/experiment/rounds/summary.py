@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.rounds import metrics, privacy, subsets, unequal_work
+from tff_reg.experiment.rounds import metrics, privacy, unequal_work
 from tff_reg.settings import SUMMARY, settings_of
 
 EMA_MOMENTUM = 0.9
@@ -156,7 +156,7 @@ def _on_demand(
 
 
 def _of_subsets(row: Mapping[str, Optional[float]]) -> dict[str, Any]:
-    found = subsets.accuracies(row)
+    found = metrics.of_subsets(row)
     named = {name: _finite(value) for name, value in found.items()}
     return {"accuracy_of_subsets": named} if named else {}
 
