@@ -27,6 +27,10 @@ CLIENTS = {
 _IS_TESTED = TEST[1][:, 0] < 2
 TESTED = (TEST[0][_IS_TESTED] / 255).astype(np.float32), TEST[1][_IS_TESTED]
 
+# Of a process whose weights nobody looks at.
+_PROCESS = types.SimpleNamespace(get_model_weights=lambda state: None)
+_RUN = types.SimpleNamespace(process=_PROCESS, state=None, weights_of=None)
+
 
 def run(output_dir=None, **changes):
     given = dict(process="fedprox", clients_per_round=2, total_rounds=2)
@@ -145,9 +149,7 @@ def test_domains_have_recalls_of_their_own():
     own = np.array([1, 1, 0, 0, 1, 1])
     of_task = dict(class_names="ab", domain_names="st", client_data=clients)
     task = types.SimpleNamespace(**of_task, domains=own, test_domains=domains)
-    measured = client_evaluation.ClientEvaluation(evaluation, task)(
-        types.SimpleNamespace(weights=lambda: None, weights_of=None), 1
-    )
+    measured = client_evaluation.ClientEvaluation(evaluation, task)(_RUN)
     # a in t: 1/2, twice; a in s: 1; b in s: 0. b in t: 1.
     assert [row["accuracy"] for row in measured.rows] == [0.5, 1.0]
     assert [row["loss"] for row in measured.rows] == [(3 + 3 + 1 + 8) / 4, 0.5]
@@ -174,9 +176,7 @@ def test_clients_whose_domain_no_test_example_has_are_told():
         examples=(x, labels),
         outcomes=lambda weights, x, y, rows: (y[rows], 0.0 * y[rows]),
     )
-    measured = client_evaluation.ClientEvaluation(evaluation, task)(
-        types.SimpleNamespace(weights=lambda: None, weights_of=None), 1
-    )
+    measured = client_evaluation.ClientEvaluation(evaluation, task)(_RUN)
     assert [row["accuracy"] for row in measured.rows] == [1.0, None]
 
 

@@ -25,14 +25,14 @@ def _work(**changes):
 
 def test_a_share_of_clients_drops_out_and_of_them_do_part_of_their_work():
     work = _work(dropout=0.2, straggler_share=0.5, straggler_epochs=(1, 4))
-    plans = [work.plan(CLIENTS, round_num) for round_num in range(1000)]
+    plans = [work.attendance(CLIENTS, round_num) for round_num in range(1000)]
     assert sum(len(p.clients) for p in plans) / 4000 == pytest.approx(0.8, abs=0.02)
     shares = [share for plan in plans for share in plan.work.values()]
     found, counts = np.unique(np.round(5 * np.array(shares), 9), return_counts=True)
     assert found.tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(counts / 4000, [0.125] * 4 + [0.5], atol=0.02)
     # A client's draws do not depend on the others.
-    assert work.plan(["c"], 7).work["c"] == plans[7].work["c"]
+    assert work.attendance(["c"], 7).work["c"] == plans[7].work["c"]
     for plan in plans:
         row = plan.row
         assert row["cohort/counted"] + row["cohort/dropped"] == row["cohort/drawn"]
@@ -41,14 +41,14 @@ def test_a_share_of_clients_drops_out_and_of_them_do_part_of_their_work():
 def test_a_round_ends_when_enough_have_finished_or_at_the_deadline():
     # 10, 20 / 4 + 7, 30 / 10, 40 seconds.
     speeds = {"a": (1, 0), "b": (4, 7), "c": (10, 0), "d": (1, 0)}
-    plan = _work(speeds=speeds).plan(CLIENTS, 1)
+    plan = _work(speeds=speeds).attendance(CLIENTS, 1)
     assert plan.clients == CLIENTS and plan.row["cohort/seconds"] == 40
-    plan = _work(speeds=speeds, deadline=11.0).plan(CLIENTS, 1)
+    plan = _work(speeds=speeds, deadline=11.0).attendance(CLIENTS, 1)
     assert plan.clients == ["a", "c"] and plan.row["cohort/late"] == 2
     assert plan.row["cohort/seconds"] == 11
-    plan = _work(speeds=speeds, enough=3, deadline=30.0).plan(CLIENTS, 1)
+    plan = _work(speeds=speeds, enough=3, deadline=30.0).attendance(CLIENTS, 1)
     assert plan.clients == ["a", "b", "c"] and plan.row["cohort/seconds"] == 12
-    plan = _work(speeds=speeds, enough=2).plan(CLIENTS, 1)
+    plan = _work(speeds=speeds, enough=2).attendance(CLIENTS, 1)
     assert plan.clients == ["a", "c"] and plan.row["cohort/surplus"] == 2
     assert plan.row["cohort/seconds"] == 10
 

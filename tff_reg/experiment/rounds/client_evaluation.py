@@ -119,14 +119,15 @@ class ClientEvaluation(TestedClients):
         """The columns of `metrics.csv` that it fills."""
         return [f"{k}/{name}" for k in self._kinds for name in metrics.CLIENT_MEASURES]
 
-    def __call__(self, state: Any, round_num: int) -> ClientResults:
-        """Measures the models of a `ProcessState` after a round."""
+    def __call__(self, run: Any) -> ClientResults:
+        """Measures the models of `loop.Rounds` after a round."""
         rows = [dict(each) for each in self._described]
         row: dict[str, Optional[float]] = {}
-        own: list[Any] = [state.weights_of]
+        own: list[Any] = [run.weights_of]
         if self._finetune is not None:
-            own.append(functools.partial(self._finetune, state.server, round_num))
-        of_all, predicted = self._test(state.weights(), np.arange(len(self._rows)))
+            own.append(functools.partial(self._finetune, run.state, run.rounds_done))
+        weights = run.process.get_model_weights(run.state)
+        of_all, predicted = self._test(weights, np.arange(len(self._rows)))
         for kind, prefix, weights_of in zip(self._kinds, ("", "finetuned_"), own):
             found = self._mixed(of_all)
             for k in np.flatnonzero(self.is_tested).tolist() if weights_of else ():
@@ -138,7 +139,7 @@ class ClientEvaluation(TestedClients):
             accuracies = [each[f"{prefix}accuracy"] for each in rows]
             measures = spread(accuracies, [each["examples"] for each in rows])
             row.update((f"{kind}/{name}", value) for name, value in measures.items())
-        classes = self._per_class(predicted) if state.weights_of is None else []
+        classes = self._per_class(predicted) if run.weights_of is None else []
         return ClientResults(rows, classes, row)
 
     def _mixed(self, means: Any, which: slice = slice(None)) -> Any:

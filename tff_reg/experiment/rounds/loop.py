@@ -111,7 +111,8 @@ class Rounds(callbacks_lib.Run):
         `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Shows every round; None for a bar on a terminal or in a notebook, and
         lines elsewhere. `progress.Silence()` shows nothing.
-      client_evaluation: Measures each client's accuracy; None measures none.
+      client_evaluation: Measures each client's accuracy, given this object; None
+        measures none.
       rounds_per_client_evaluation: Number of rounds between two such evaluations, of
         which there is also one after the last round; 0: only that.
       callbacks: Called at the start, after every round and at the end, in this order
@@ -139,7 +140,7 @@ class Rounds(callbacks_lib.Run):
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weight_names: Optional[callbacks_lib.WeightNames] = None
     progress: Optional[progress_lib.Progress] = None
-    client_evaluation: Optional[Callable[[Any, int], ClientResults]] = None
+    client_evaluation: Optional[Callable[[Rounds], ClientResults]] = None
     rounds_per_client_evaluation: int = 0
     callbacks: Sequence[Callback] = ()
     on_round: Optional[Callable[[Row], Any]] = None
@@ -189,7 +190,9 @@ class Rounds(callbacks_lib.Run):
                 )
         self.frozen = getattr(self.evaluate, "frozen", {})
         self.table = metrics.MetricsTable()
-        self._state: Any = None
+        # Not every process has it, and it may be None.
+        self._get_mean = getattr(self.process, "get_all_clients_weights", None)
+        self._client_states: Optional[process_state.ClientStates] = None
         self._clients: Optional[ClientResults] = None
         self._rounds_saved = 0
         self._reported: set[str] = set()
@@ -237,16 +240,27 @@ class Rounds(callbacks_lib.Run):
 
     def get_weights(self) -> Any:
         """Returns the server's model weights, `ModelWeights` of arrays."""
-        if self._state.weights_of:
+        if self.weights_of:
             raise ValueError(process_state.NO_MODEL)
-        return self._state.weights()
+        return self.process.get_model_weights(self.state)
+
+    @property
+    def weights_of(self) -> Optional[Callable[[str], Any]]:
+        """A function to a client's own weights, if clients share no model."""
+        states = self._client_states
+        if states is None or not hasattr(self.process, "is_local"):
+            return None
+        return lambda client_id: states.load([client_id])[0]
 
     def begin(self) -> list[Row]:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
-        directory = self.directory
-        self._state = process_state.ProcessState(
-            self.process, directory and directory.checkpoints
-        )
+        directory, process = self.directory, self.process
+        self.state = process.initialize()
+        if hasattr(process, "initial_client_state"):
+            self._client_states = process_state.ClientStates(
+                process.initial_client_state(self.state),
+                directory and directory.checkpoints,
+            )
         if directory is not None:
             self._take(directory)
             self._restore(directory)
@@ -270,7 +284,7 @@ class Rounds(callbacks_lib.Run):
         process, added = self.process, digests.recorded(parts)
         get_hparams = getattr(process, "get_hparams", None)
         if get_hparams and getattr(process, "built_from", None) is None:
-            hparams = get_hparams(self._state.server)
+            hparams = get_hparams(self.state)
             added["process.hparams"] = digests.described(hparams)
         self.settings = {**self.settings, **added}
         if not self.overwrite:
@@ -283,7 +297,10 @@ class Rounds(callbacks_lib.Run):
         """Starts from the newest whole checkpoint, or from the beginning."""
         self.checkpoint = directory.checkpoints.latest(self.say)
         if self.checkpoint is not None:
-            self._state.restore(self.checkpoint)
+            if self._client_states is not None:
+                self._client_states.names = {**self.checkpoint.clients}
+            path = self.checkpoint.part(process_state.STATE)
+            self.state = process_state.read_state(path, like=self.state)
             text = self.checkpoint.part(_METRICS).read_text("utf-8")
             self.table = metrics.MetricsTable.parse(text)
             self.rounds_done = self._rounds_saved = self.checkpoint.round_num
@@ -346,23 +363,29 @@ class Rounds(callbacks_lib.Run):
         If nobody of the cohort is left, the first client trains on no example: the
         process counts a round in which nobody trains.
         """
-        plan = self.unequal_work and self.unequal_work.plan(cohort, round_num)
-        clients = (plan.clients or cohort[:1]) if plan else cohort
+        unequal = self.unequal_work
+        there = unequal and unequal.attendance(cohort, round_num)
+        clients = (there.clients or cohort[:1]) if there else cohort
         make = self.client_dataset_fn or self.client_data.whole_client_dataset
         datasets = []
         for name in clients:
             key = keys.client_key(self.seed, round_num, name)
-            work = [plan.work[name]] if plan and plan.work else []
+            work = [there.work[name]] if there and there.work else []
             datasets.append(make(name, key, *work))
-        if plan and not plan.clients:
+        if there and not there.clients:
             datasets = [*map(unequal_work.empty, datasets)]
         try:
-            found = self._state.train(clients, datasets)
+            states = self._client_states
+            more = [] if states is None else [states.load(clients)]
+            output = self.process.next(self.state, datasets, *more)
+            self.state = output.state
+            if states is not None:
+                states.store(clients, output.client_states)
         except Exception as error:
             raise TrainingError(
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
             ) from error
-        return {**metrics.round_metrics(found), **(plan.row if plan else {})}
+        return {**metrics.round_metrics(output.metrics), **(there.row if there else {})}
 
     def _row(self, found: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Returns a round's metrics; None for columns that are not measured yet."""
@@ -382,7 +405,7 @@ class Rounds(callbacks_lib.Run):
         # The first row fixes the columns, also those that only later rounds fill.
         names = ["loss", "accuracy", *getattr(evaluate, "columns", ())]
         to_fill = [f"evaluation/{name}" for name in names[2:]]
-        if evaluate is not None and self._state.has_all_clients_weights:
+        if evaluate is not None and self._get_mean is not None:
             to_fill += [f"evaluation_all_clients/{name}" for name in names]
         to_fill += getattr(self.client_evaluation, "columns", ())
         return {
@@ -402,20 +425,20 @@ class Rounds(callbacks_lib.Run):
             row.update(self._of_models())
         evaluate = self.client_evaluation
         if evaluate and is_due(self.rounds_per_client_evaluation):
-            self._clients = evaluate(self._state, self.rounds_done)
+            self._clients = evaluate(self)
             row.update(self._clients.row)
         return row
 
     def _of_models(self) -> dict[str, float]:
         """Evaluates the server's model, and the mean of all clients' if any."""
         evaluate = self.evaluate
-        if evaluate is None or self._state.weights_of:
+        if evaluate is None or self.weights_of:
             return {}
         try:
-            results = evaluate(self._state.weights())
+            results = evaluate(self.get_weights())
             row = {f"evaluation/{name}": value for name, value in results.items()}
-            if self._state.has_all_clients_weights:
-                results = evaluate(self._state.all_clients_weights())
+            if self._get_mean is not None:
+                results = evaluate(self._get_mean(self.state))
                 for name, value in results.items():
                     row[f"evaluation_all_clients/{name}"] = value
             return row
@@ -451,7 +474,7 @@ class Rounds(callbacks_lib.Run):
         if self.directory is None or self._rounds_saved == self.rounds_done:
             return
         parts = {
-            process_state.STATE: process_state.written(self._state.server),
+            process_state.STATE: process_state.written(self.state),
             _METRICS: self.table.text().encode("utf-8"),
         }
         if self.stopped_early:
@@ -464,8 +487,8 @@ class Rounds(callbacks_lib.Run):
                     " that the checkpoint has already: take another one."
                 )
             parts.update(kept)
-        store, clients = self.directory.checkpoints, self._state.clients
-        store.save(self.rounds_done, parts, clients)
+        clients = {} if self._client_states is None else self._client_states.names
+        self.directory.checkpoints.save(self.rounds_done, parts, clients)
         self._rounds_saved = self.rounds_done
 
     def _report(self, row: Mapping[str, Any], cohort_size: int) -> None:
@@ -501,8 +524,8 @@ class Rounds(callbacks_lib.Run):
 
     def finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
-        weights = None if self._state.weights_of else self._state.weights()
-        all_clients_weights = self._state.all_clients_weights()
+        weights = None if self.weights_of else self.get_weights()
+        all_clients_weights = self._get_mean and self._get_mean(self.state)
         summary = summary_lib.summarize(self.table, self.settings)
         if self.stopped_early:
             summary[summary_lib.STOPPED_EARLY] = self.stopped_early
@@ -520,7 +543,7 @@ class Rounds(callbacks_lib.Run):
             curves.write_points(picture, points, ".-")
         if self._clients is None:  # An earlier process may have measured them.
             evaluate = self.client_evaluation
-            self._clients = evaluate and evaluate(self._state, self.rounds_done)
+            self._clients = evaluate and evaluate(self)
         if self.directory is not None and self._clients:
             self._clients.write(self.directory.path)
         for callback in self.callbacks:
@@ -535,9 +558,8 @@ class Rounds(callbacks_lib.Run):
             getattr(evaluate, "preprocess_fn", None),
             getattr(evaluate, "examples_spec", None),
         )
-        state = self._state.server
         return RunResult(
-            state,
+            self.state,
             weights,
             all_clients_weights,
             self.rows,

@@ -13,7 +13,7 @@ checkpoint waits for the disk, and only the states of a round's cohort are in me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, lazy
@@ -21,7 +21,7 @@ from tff_reg.experiment.rounds import checkpoints
 from tff_reg.lazy import np, tree
 
 if TYPE_CHECKING:
-    from tff_reg.training.composition import Process
+    pass
 
 process_lib = lazy.module("tff_reg.training.process")
 
@@ -115,73 +115,6 @@ class ClientStates:
                 self._in_memory[client_id] = state
             else:
                 self.names[client_id] = self._store.add(written(state))
-
-
-class ProcessState:
-    """The state of a process between two rounds.
-
-    Attributes:
-      server: What `process.next` takes and returns as its state.
-    """
-
-    def __init__(self, process: Process, store: Optional[checkpoints.CheckpointStore]):
-        """Begins with the initial state."""
-        self._process = process
-        self.server: Any = process.initialize()
-        self._clients: Optional[ClientStates] = None
-        if hasattr(process, "initial_client_state"):
-            self._clients = ClientStates(
-                process.initial_client_state(self.server), store
-            )
-        # Not every process has it, and it may be None.
-        self._get_all_clients_weights = getattr(
-            process, "get_all_clients_weights", None
-        )
-
-    @property
-    def weights_of(self) -> Optional[Callable[[str], Any]]:
-        """A function to a client's own weights, if clients share no model."""
-        states = self._clients
-        if states is None or not hasattr(self._process, "is_local"):
-            return None
-        return lambda client_id: states.load([client_id])[0]
-
-    @property
-    def has_all_clients_weights(self) -> bool:
-        """Whether the server keeps the mean of all clients' last models."""
-        return self._get_all_clients_weights is not None
-
-    def weights(self) -> Any:
-        """Returns the server's model weights."""
-        return self._process.get_model_weights(self.server)
-
-    def all_clients_weights(self) -> Any:
-        """Returns the mean of all clients' last models; None if there is none."""
-        if self._get_all_clients_weights is None:
-            return None
-        return self._get_all_clients_weights(self.server)
-
-    def train(self, cohort: Sequence[str], datasets: Sequence[Any]) -> Any:
-        """Trains a round; returns the metrics of the process."""
-        arguments = [self.server, datasets]
-        if self._clients is not None:
-            arguments.append(self._clients.load(cohort))
-        output = self._process.next(*arguments)
-        self.server = output.state
-        if self._clients is not None:
-            self._clients.store(cohort, output.client_states)
-        return output.metrics
-
-    @property
-    def clients(self) -> dict[str, str]:
-        """The names of the files of the clients' states, for a checkpoint."""
-        return {} if self._clients is None else self._clients.names
-
-    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Restores a checkpoint's state."""
-        if self._clients is not None:
-            self._clients.names = {**checkpoint.clients}
-        self.server = read_state(checkpoint.part(STATE), like=self.server)
 
 
 class Local:

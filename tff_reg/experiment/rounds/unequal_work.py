@@ -27,7 +27,7 @@ SECONDS = f"{PREFIX}/seconds"
 COUNTED = f"{PREFIX}/counted"
 
 
-class Plan(NamedTuple):
+class Attendance(NamedTuple):
     """A round's clients.
 
     Attributes:
@@ -69,7 +69,7 @@ class UnequalWork:
     deadline: Optional[float] = None
     enough: Optional[int] = None
 
-    def plan(self, cohort: Sequence[str], round_num: int) -> Plan:
+    def attendance(self, cohort: Sequence[str], round_num: int) -> Attendance:
         """Returns who counts in a round of these clients."""
         work, finished, late, dropped = {}, [], 0, 0
         for name in cohort:
@@ -103,7 +103,7 @@ class UnequalWork:
             is_waiting = late and len(kept) < (self.enough or len(cohort))
             last = self.deadline if is_waiting else max([0.0, *(s for s, *_ in kept)])
             row["seconds"] = last
-        return Plan(
+        return Attendance(
             [name for name in cohort if name in chosen],
             work,
             {f"{PREFIX}/{name}": value for name, value in row.items()},
