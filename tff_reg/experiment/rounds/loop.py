@@ -239,7 +239,11 @@ class Rounds(callbacks_lib.Run):
             self.directory.close()
 
     def get_weights(self) -> Any:
-        """Returns the server's model weights, `ModelWeights` of arrays."""
+        """Returns the server's `ModelWeights` after these rounds, arrays.
+
+        Raises:
+          ValueError: If clients share no model, as with `local`.
+        """
         if self.weights_of:
             raise ValueError(process_state.NO_MODEL)
         return self.process.get_model_weights(self.state)
