@@ -14,7 +14,6 @@ from tff_reg import models, runtime, settings, training
 from tff_reg.data import digests
 from tff_reg.experiment import RunConfig
 from tff_reg.experiment.rounds import process_state
-from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.training import aggregation, aggregator_settings, aggregators
 

@@ -424,8 +424,8 @@ class Table(Printed):
         if self.layout.missing:
             there = len(self._runs)
             notes.append(
-                f"{there} of {there + len(self.layout.missing)} runs are finished; there are"
-                f" no results of {'; '.join(self.layout.missing)}."
+                f"{there} of {there + len(self.layout.missing)} runs are finished;"
+                f" there are no results of {'; '.join(self.layout.missing)}."
             )
         notes += finished_runs.troubles(self.groups)
         notes += [*self._passed(), *self._equal()]
