@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment.series.artifact import Cell
+from tff_reg.experiment.series.reproduction import Cell
 from tff_reg.tasks import recipes
 
 # The quantities of a table's cells in their printed order, for all columns or by

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_reg.experiment.series.artifact import Artifact, Cell
+from tff_reg.experiment.series.reproduction import Artifact, Cell
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import cells
 

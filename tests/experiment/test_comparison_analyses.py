@@ -8,7 +8,13 @@ import pytest
 from tests.experiment.compared import lines_of, text_of, write_run
 from tff_reg import experiment
 from tff_reg.analysis import cost, curvature
-from tff_reg.experiment.report import comparison, finished_runs, quantities, trained
+from tff_reg.experiment.report import (
+    comparison,
+    finished_runs,
+    quantities,
+    table,
+    trained,
+)
 from tff_reg.experiment.series import batch
 
 
@@ -59,11 +65,10 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
 ):
     """As MAN's Table 2, and FedAlign's Table 1 with the best round's model."""
     (path, *_), columns = four_runs, ["trace", "h_n_code", "mflops"]
+    layout = table.Layout(columns=columns, weights="all_clients")
 
     def left(**how):
-        found = batch.analyses_for(
-            str(path), "a", columns, "all_clients", how, {"examples": 512}
-        )
+        found = batch.analyses_for(str(path), "a", layout, how, {"examples": 512})
         return [(each.subject, each.flags) for each in found]
 
     hessian = "hessian", ("--weights=all_clients", "--clients=0")

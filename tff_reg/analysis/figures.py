@@ -14,7 +14,7 @@ from typing import Any
 
 from tff_reg import curves, files, tables
 from tff_reg.analysis import curvature, estimates, landscape, plane, spectra
-from tff_reg.experiment.report import finished_runs, quantities
+from tff_reg.experiment.report import finished_runs, quantities, table
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
@@ -50,18 +50,12 @@ def analyses(
     subject, name = measured
     weights = made.artifact.weights
     if subject == "hessian":
-        how, defaults = {**made.hessian, "clients": 0}, hessian_defaults()
+        how = {**made.hessian, "clients": 0}, hessian_defaults()
+        layout = table.Layout(columns=("lambda_max",), weights=weights)
         return [
             analysis
             for run in finished
-            for analysis in batch.analyses_for(
-                run.directory,
-                run.name,
-                ("lambda_max",),
-                weights,
-                how,
-                defaults,
-            )
+            for analysis in batch.analyses_for(run.directory, run.name, layout, *how)
         ]
     how = {}
     if subject == "landscape" and made.is_tiny:

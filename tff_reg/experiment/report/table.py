@@ -421,11 +421,11 @@ class Table(Printed):
     def notes(self) -> list[str]:
         """Returns sentences on failed clients, idle rounds and different code."""
         notes = []
-        if self.layout.missing:
+        if missing := self.layout.missing:
             there = len(self._runs)
             notes.append(
-                f"{there} of {there + len(self.layout.missing)} runs are finished;"
-                f" there are no results of {'; '.join(self.layout.missing)}."
+                f"{there} of {there + len(missing)} runs are finished; there are no"
+                f" results of {'; '.join(missing)}."
             )
         notes += finished_runs.troubles(self.groups)
         notes += [*self._passed(), *self._equal()]

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.report import finished_runs, quantities
+from tff_reg.experiment.report.table import Layout
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
 from tff_reg.experiment.series.plan import PlannedRun
@@ -49,8 +50,7 @@ class Analysis:
 def analyses_for(
     directory: str,
     name: str,
-    columns: Sequence[str],
-    weights: str = finished_runs.WEIGHTS.default,
+    layout: Layout,
     settings: Mapping[str, Any] = {},
     defaults: Mapping[str, Any] = {},
 ) -> list[Analysis]:
@@ -60,9 +60,9 @@ def analyses_for(
     have any value.
     """
     of_clients, flat, cost = (
-        quantities.needing(columns, kind) for kind in quantities.ANALYSES
+        quantities.needing(layout.columns, kind) for kind in quantities.ANALYSES
     )
-    server = finished_runs.WEIGHTS.default
+    server, weights = finished_runs.WEIGHTS.default, layout.weights
     needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
     if of_clients:
         needs.append((server, of_clients, settings))

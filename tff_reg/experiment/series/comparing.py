@@ -213,10 +213,7 @@ def tabulate(
             for name, paths in groups.items()
             for path in paths
             for analysis in batch.analyses_for(
-                path,
-                f"{name}, {pathlib.Path(path).name}",
-                layout.columns,
-                layout.weights,
+                path, f"{name}, {pathlib.Path(path).name}", layout
             )
         ]
     )

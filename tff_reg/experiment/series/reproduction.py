@@ -1,22 +1,47 @@
-"""The runs of a paper's table or figure, and their numbers beside the paper's.
+"""A paper's table or figure: its cells, their runs, and both their numbers.
 
-`tff_reg.analysis.figures` draws the pictures of figures.
+    table.csv    one row per number: row, column, quantity, published, here, mean, ...
+    table.md     the table as the paper has it, published and here side by side
+    report.html  both, the curves and where the numbers come from
+
+`tff_reg.tasks.recipes.artifacts` lists the tables and figures, `tff_reg.analysis.
+figures` draws the pictures of figures. TensorFlow is not loaded here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
-from tff_reg import files, lazy
+from tff_reg import files, lazy, tables
 from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import finished_runs, protocol, quantities
-from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
-from tff_reg.experiment.series.artifact import Artifact, Cell, Number
+from tff_reg.experiment.report import (
+    comparison,
+    finished_runs,
+    page,
+    protocol,
+    quantities,
+)
+from tff_reg.experiment.report.table import Layout
+from tff_reg.experiment.series import batch, plan as series
 
+_WIDTH = 88
+_NONE = "-"
+
+# What papers print otherwise than tables of comparisons do.
+_OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "ema@": {"head": "EMA after {} rounds (%)"},
+    "gflops": {
+        "name": "mflops",
+        "head": "GFLOPs",
+        "read": lambda run: run.cost("forward_mflops") / 1000,
+    },
+}
 # Replacements of deep networks in tiny runs: as many blocks, fewer layers.
 _TINY_NETWORKS = {
     "resnet56": "resnet8",
@@ -42,6 +67,119 @@ _TINY_NOTE = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table, or a curve of a figure.
+
+    Attributes:
+      row: The row's name, as the paper prints it; in a figure, the curve's name.
+      column: The column's name; in a figure, the panel's name.
+      recipes: The recipes of its runs; several are averaged.
+      quantities: The quantities that it shows.
+      published: The paper's text for each quantity; None if it prints nothing.
+      settings: The settings of the runs beside the recipe.
+    """
+
+    row: str
+    column: str
+    recipes: tuple[str, ...]
+    quantities: tuple[str, ...]
+    published: tuple[Optional[str], ...]
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """A table or figure.
+
+    Attributes:
+      name: Its name, such as `fedmlb/table2` or `man/figure4`.
+      title: Its subject.
+      cells: Its cells, row by row or column by column.
+      weights: The kind of weights whose flatness is measured: those whose accuracy is
+        reported.
+      hessian: Settings of `bin/analyze hessian` that differ from the defaults.
+      picture: How the figure is drawn: curves, compute_time, landscape, eigenvalues or
+        singular_values; empty for a table.
+      curve: The accuracy that the curves show: accuracy, ema or all_clients.
+      notes: Notes below the table, whole sentences.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    weights: str = finished_runs.WEIGHTS.default
+    hessian: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    picture: str = ""
+    curve: str = "ema"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns, in their order."""
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of its rows, in their order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A number of a cell.
+
+    Attributes:
+      cell: The cell.
+      quantity: Its quantity.
+      published: The paper's text; None for none.
+      here: The text for the runs, as the paper would print it; `-` for none.
+      mean: Mean in the paper's units; None if a run never reached the target.
+      deviation: Deviation over seeds, or over the cell's recipes if there are several;
+        None for one.
+      seeds: Number of runs of each recipe, the smallest if they differ.
+      round_num: The runs' round, if the quantity is at a round of the paper's.
+    """
+
+    cell: Cell
+    quantity: str
+    published: Optional[str]
+    here: str
+    mean: Optional[float]
+    deviation: Optional[float]
+    seeds: int
+    round_num: Optional[int] = None
+
+    def row(self) -> dict[str, Any]:
+        """Returns the row of `table.csv`."""
+        own = dict(vars(self), recipes=" ".join(self.cell.recipes))
+        own = {"row": self.cell.row, "column": self.cell.column, **own}
+        own["round"] = own.pop("round_num")
+        return {name: each for name, each in own.items() if name != "cell"}
+
+
+def split(name: str) -> tuple[str, Optional[float]]:
+    """Splits the name of a quantity after its @, into the number there; None of none.
+
+    `ema@R` is the moving average after R rounds, `rounds@T` the number of rounds to the
+    accuracy T (0 to 1).
+    """
+    kind, is_at, at = name.partition("@")
+    if not is_at:
+        return kind, None
+    return f"{kind}@", float(at) if kind == "rounds" else int(at)
+
+
+def quantity_of(name: str, share: float = 1.0) -> quantities.Quantity:
+    """Returns the quantity of a name, of runs of a share of the paper's rounds."""
+    kind, at = split(name)
+    others: Any = {"name": kind, **_OTHERS.get(kind, {})}
+    found = dataclasses.replace(quantities.TABLE[others["name"]], **others)
+    if at is None:
+        return found
+    return found.at(max(1, round(at * share)) if kind == "ema@" else at)
+
+
 class Reproduction:
     """The runs of a table or figure, and their results."""
 
@@ -60,20 +198,15 @@ class Reproduction:
         self.is_random = bool(common.synthetic_data)
         self.runs_dir = runs_dir
         self._common = common
-        # The planned runs of each recipe with the settings of a cell, by seed.
-        self._runs: dict[Any, list[series.PlannedRun]] = {}
         self._study = series.Study(shares=True)
-        for cell in artifact.cells:
-            for recipe in cell.recipes:
-                planned = [self._plan(cell, recipe, seed) for seed in seeds]
-                self._runs[self._key(cell, recipe)] = planned
+        self._runs = [
+            [[self._plan(cell, recipe, seed) for seed in seeds] for recipe in recipes]
+            for cell in artifact.cells
+            for recipes in [cell.recipes]
+        ]
         self.planned = self._study.runs
         processes = {run.config.process for run in self.planned}
         resolution.check_owned(common.strengths, sorted(processes))
-
-    @staticmethod
-    def _key(cell: Cell, recipe: str) -> Any:
-        return recipe, tuple(sorted(cell.settings.items()))
 
     def _plan(self, cell: Cell, recipe: str, seed: int) -> series.PlannedRun:
         sets = lazy.tasks.recipes.settings(recipe)
@@ -107,7 +240,7 @@ class Reproduction:
 
     def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
         """Returns the runs of a cell: one list of seeds per recipe."""
-        return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
+        return self._runs[self.artifact.cells.index(cell)]
 
     def groups(
         self, finished: Sequence[series.PlannedRun]
@@ -149,24 +282,24 @@ class Reproduction:
         """
         columns: dict[str, list[str]] = {}
         for cell in self.artifact.cells:
-            asked = [artifact_lib.quantity_of(name).name for name in cell.quantities]
-            asked = quantities.needing(asked, *quantities.ANALYSES)
-            for runs in self.runs_of(cell):
-                for run in runs:
-                    own = columns.setdefault(run.directory, [])
-                    own += [name for name in asked if name not in own]
+            asked = [quantity_of(name).name for name in cell.quantities]
+            for run in itertools.chain(*self.runs_of(cell)):
+                needed = quantities.needing(asked, *quantities.ANALYSES)
+                columns.setdefault(run.directory, []).extend(needed)
         return [
             analysis
             for run in finished
             for analysis in batch.analyses_for(
                 run.directory,
                 run.name,
-                columns[run.directory],
-                self.artifact.weights,
+                self._layout(columns=columns[run.directory]),
                 self.hessian,
                 defaults,
             )
         ]
+
+    def _layout(self, **shown: Any) -> Layout:
+        return Layout(weights=self.artifact.weights, **shown)
 
     def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
         """Computes the numbers of the table, cell by cell."""
@@ -176,43 +309,19 @@ class Reproduction:
         ]
 
     def _of(self, cell: Cell, there: set[str]) -> list[Number]:
-        rounds = self._rounds(cell)
-        read = [
-            [self._read(cell, run, rounds) for run in runs if run.directory in there]
-            for runs in self.runs_of(cell)
-        ]
-        lengths = (run.summary["rounds"] for runs in read for run in runs)
-        last_round = max(lengths, default=0)
-        found = []
-        for name, published in zip(cell.quantities, cell.published):
-            quantity = artifact_lib.quantity_of(name, rounds.get(name))
-            values = [[quantity.for_people(run) for run in runs] for runs in read]
-            number = artifact_lib.number(cell, name, published, values, last_round)
-            found.append(dataclasses.replace(number, round_num=rounds.get(name)))
-        return found
-
-    def _rounds(self, cell: Cell) -> dict[str, int]:
-        """Returns the round of a cell's runs for each quantity at a paper's round."""
         sets = lazy.tasks.recipes.settings(cell.recipes[0])
         share = self.runs_of(cell)[0][0].config.total_rounds / sets["total_rounds"]
-        return {
-            quantity: max(1, round(at * share))
-            for quantity in cell.quantities
-            for kind, at in [artifact_lib.split(quantity)]
-            if kind == "ema@" and at is not None
-        }
-
-    def _read(
-        self, cell: Cell, run: series.PlannedRun, rounds: Mapping[str, int]
-    ) -> finished_runs.Run:
-        split = map(artifact_lib.split, cell.quantities)
-        targets = [at for kind, at in split if kind == "rounds@"]
-        wanted = {
-            "accuracy_at_rounds": list(rounds.values()),
-            "target_accuracies": targets,
-        }
-        weights = self.artifact.weights
-        return finished_runs.read(run.directory, wanted, weights)
+        found = {name: quantity_of(name, share) for name in cell.quantities}
+        layout = self._layout(
+            accuracy_at_rounds=[q.place for q in found.values() if q.name == "ema@"],
+            target_accuracies=[q.place for q in found.values() if q.name == "rounds@"],
+        )
+        read = [
+            [layout.read(run.directory) for run in runs if run.directory in there]
+            for runs in self.runs_of(cell)
+        ]
+        names = zip(found.items(), cell.published)
+        return [_number(cell, each, published, read) for each, published in names]
 
     def write(
         self,
@@ -226,7 +335,28 @@ class Reproduction:
             runs.setdefault(column, {})[row] = [*map(finished_runs.read, paths)]
         numbers = self.numbers(finished)
         notes = [*self._notes(numbers), *_of_runs(runs)]
-        artifact_lib.write(self.artifact, numbers, notes, output_dir, runs, command)
+        title = f"{self.artifact.name.replace('/', ', ')}: {self.artifact.title}"
+        lines, parts = [f"# {title}", ""], []
+        for name, block in _blocks(self.artifact, numbers):
+            lines += [f"## {name}", "", *tables.to_markdown(block), ""]
+            parts += [page.heading(name), page.table(block, [])]
+        for note in notes:
+            lines += textwrap.wrap(
+                note, _WIDTH, initial_indent="- ", subsequent_indent="  "
+            )
+        parts.append(page.paragraph("\n\n".join(notes)))
+        for column, own in runs.items():
+            curves = page.curves_of(comparison.by_round(own))
+            parts += [page.heading(column), curves]
+        groups = _by_name(runs)
+        contents = {
+            "table.csv": tables.to_csv([number.row() for number in numbers]),
+            "table.md": "\n".join([*lines, ""]),
+            page.FILE: page.page(
+                title, [*parts, page.clients_of(groups)], groups, command
+            ),
+        }
+        files.write_only(output_dir, contents, [*contents])
 
     def _notes(self, numbers: Sequence[Number]) -> list[str]:
         seeds = sorted({number.seeds for number in numbers})
@@ -236,8 +366,7 @@ class Reproduction:
             f"Here: {said} seed{plural}, mean ± sample deviation (n - 1) where there"
             " are several."
         ]
-        kinds = {artifact_lib.split(number.quantity)[0] for number in numbers}
-        if {"ema", "ema@"} & kinds:
+        if any(number.quantity.startswith("ema") for number in numbers):
             notes.append(
                 "EMA: exponential moving average with momentum 0.9 over the evaluated"
                 " rounds."
@@ -262,10 +391,91 @@ def _of_runs(
     runs: Mapping[str, Mapping[str, Sequence[finished_runs.Run]]],
 ) -> Iterator[str]:
     """Yields notes on what went otherwise in runs than the table's numbers show."""
-    groups = {f"{r}, {c}": each for c, rows in runs.items() for r, each in rows.items()}
+    groups = _by_name(runs)
     yield from finished_runs.troubles(groups)
     whole = [run for group in groups.values() for run in group]
     ends = [run.summary["rounds"] for run in whole if run.ends_itself]
     if ends:
         yield f"Runs that may end early ended after {quantities.span(ends)} rounds."
     yield from finished_runs.warnings(whole)
+
+
+def _by_name(
+    runs: Mapping[str, Mapping[str, Sequence[finished_runs.Run]]],
+) -> dict[str, Sequence[finished_runs.Run]]:
+    return {f"{r}, {c}": own for c, rows in runs.items() for r, own in rows.items()}
+
+
+def _number(
+    cell: Cell,
+    named: tuple[str, quantities.Quantity],
+    published: Optional[str],
+    read: Sequence[Sequence[finished_runs.Run]],
+) -> Number:
+    """Makes a number of a cell from the runs of each recipe."""
+    (name, quantity), seeds = named, min(map(len, read))
+    round_num = quantity.place if quantity.name == "ema@" else None
+    found = Number(cell, name, published, _NONE, None, None, seeds, round_num)
+    if not seeds:
+        return found
+    values = [[quantity.for_people(run) for run in runs] for runs in read]
+    own = [quantities.mean(each) for each in values] if len(read) > 1 else values[0]
+    mean, deviation = quantities.mean(own), quantities.deviation(own)
+    # As many decimals as the paper has; two if it prints nothing.
+    first = (published or "0.00").split()[0]
+    digits = len(first.rstrip("+").partition(".")[2])
+    is_rounds, here = quantity.name == "rounds@", _NONE
+    if mean is not None:
+        text = f"{mean:.1f}".removesuffix(".0")
+        here = text if is_rounds else _shown(mean, digits)
+    elif is_rounds:
+        here = f"{max(run.summary['rounds'] for runs in read for run in runs)}+"
+    if deviation is not None:
+        here += f" ± {_shown(deviation, digits)}"
+    return dataclasses.replace(found, here=here, mean=mean, deviation=deviation)
+
+
+def _shown(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    # A small number keeps two significant digits.
+    is_small = 0 < abs(value) < 10.0 ** (1 - digits)
+    return f"{value:.2g}" if is_small else text
+
+
+def _blocks(
+    artifact: Artifact, numbers: Sequence[Number]
+) -> Iterator[tuple[str, tables.Columns]]:
+    """Yields the name and the cells of each table."""
+    shown = {cell.quantities for cell in artifact.cells}
+    if len(shown) == 1 and len(artifact.cells[0].quantities) == 1:
+        ((name,),) = shown
+        heads = {(column, name): column for column in artifact.columns}
+        yield quantity_of(name).head, _block(artifact.rows, heads, numbers)
+        return
+    for column in artifact.columns:
+        cells = [cell for cell in artifact.cells if cell.column == column]
+        heads = {
+            (column, name): quantity_of(name).head
+            for cell in cells
+            for name in cell.quantities
+        }
+        rows = list(dict.fromkeys(cell.row for cell in cells))
+        yield column, _block(rows, heads, numbers)
+
+
+def _block(
+    rows: Sequence[str],
+    heads: Mapping[tuple[str, str], str],
+    numbers: Sequence[Number],
+) -> tables.Columns:
+    """Makes a table with one row per method: published and own values by heading."""
+    found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
+    columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
+    for (column, quantity), text in heads.items():
+        own = [found.get((row, column, quantity)) for row in rows]
+        published = [(each and each.published) or _NONE for each in own]
+        here = [each.here if each else _NONE for each in own]
+        rounds = sorted({each.round_num for each in own if each and each.round_num})
+        at = f", round {quantities.span(rounds)}" if rounds else ""
+        columns += [(text, ["published", *published]), ("", [f"here{at}", *here])]
+    return columns
