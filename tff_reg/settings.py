@@ -487,17 +487,19 @@ def ignored_settings(known: Sequence[Setting], values: Mapping[str, Any]) -> lis
     return [e.name for e in known if any(r.is_quiet for r, _ in e.failing(values))]
 
 
-def check_names(kind: type, given: Iterable[str], also: Sequence[str] = ()) -> None:
+def check_names(
+    kind: type, given: Iterable[str], also: Callable[[], Iterable[str]] = tuple
+) -> None:
     """Checks that argument names are fields of a dataclass with settings.
 
-    `also` are names that a hint may name, too.
+    `also` returns names that a hint may name, too.
     """
     names = [field.name for field in dataclasses.fields(kind)]
     symbols = {each.symbol: each.name for each in settings_of(kind)}
     for name in given:
         if name in names:
             continue
-        hint = near_names(symbols.get(name, name), [*names, *also])
+        hint = near_names(symbols.get(name, name), [*names, *also()])
         if not hint and len(names) < 10:
             hint = f"; it has {', '.join(names) or 'none'}"
         called = getattr(kind, "CALLED", kind.__name__)

@@ -6,6 +6,7 @@ own set of flags. All of this runs before TensorFlow is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -74,7 +75,7 @@ def command(body: Callable[..., None]) -> Callable[..., int]:
 def _load_plugins(argv: Sequence[str]) -> None:
     """Loads the third-party methods that arguments name, so that their flags exist."""
     given = flags.FlagValues()
-    plugin = [each for each in config_lib.listed() if each.name == "plugin"]
+    plugin = [each for each in config_lib.listed(words=()) if each.name == "plugin"]
     define_flags(given, plugin)
     try:
         catalogue.load_named(given.read_flags_from_files(list(argv)))
@@ -82,6 +83,14 @@ def _load_plugins(argv: Sequence[str]) -> None:
     except (flags.Error, UnicodeDecodeError):
         return  # The command itself reports the error.
     config_lib.RunConfig(plugin=given.plugin or ())
+
+
+def words_of(argv: Sequence[str]) -> Optional[Sequence[str]]:
+    """Returns the words that name the methods of flags; None, for all, if help is."""
+    with contextlib.suppress(flags.Error, UnicodeDecodeError):
+        argv = flags.FlagValues().read_flags_from_files(list(argv))
+    names = {word.lstrip("-").partition("=")[0] for word in argv}
+    return None if names & {"h", "help", "helpfull"} else argv
 
 
 def execute(
@@ -146,9 +155,13 @@ def define_flags(
     given: flags.FlagValues,
     settings: Optional[Iterable[Setting]] = None,
     key: Container[str] = (),
+    words: Optional[Sequence[str]] = None,
 ) -> None:
-    """Defines a flag per setting, None if not given; `--help` lists those in `key`."""
-    for each in settings or [*config_lib.listed(), VERBOSITY]:
+    """Defines a flag per setting, None if not given; `--help` lists those in `key`.
+
+    Without `settings` they are a run's, as `run_config.listed` has them for `words`.
+    """
+    for each in settings or [*config_lib.listed(words=words), VERBOSITY]:
         is_truth = each.type is bool or each.alone is not None
         kind = _Repeated if each.name == "plugin" else flags.Flag
         flag = kind(_Reader(each), None, each.name, None, _help(each), boolean=is_truth)
@@ -188,7 +201,10 @@ def parse(
     try:
         words = given([command, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
-        name, near = error.flagname, near_names(error.flagname, list(given), "--")
+        name, known = error.flagname, [*given]
+        if {each.name for each in config_lib.listed(words=())} <= {*known}:
+            known += [each.name for each in config_lib.listed()]
+        near = near_names(name, known, "--")
         fail(
             f"--{name}: there is no such flag{near}; --helpfull lists them.",
             command=command,
@@ -215,8 +231,8 @@ def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
     """Returns the settings of a run that were given as flags, by name."""
     return {
         each.name: flag_values[each.name].value
-        for each in config_lib.listed()
-        if flag_values[each.name].value is not None
+        for each in config_lib.listed(words=flag_values)
+        if each.name in flag_values and flag_values[each.name].value is not None
     }
 
 

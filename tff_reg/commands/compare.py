@@ -90,7 +90,7 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 def read_flags(argv):
     """Parses the flags of the command."""
     given = flags.FlagValues()
-    runs = several.settings_of_runs("directory of the runs, tables and pictures")
+    runs = several.settings_of_runs("directory of the runs, tables and pictures", argv)
     own = [*runs, *_OWN, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "settings_of", "recipe"))
     command_line.parse(argv, given, _USAGE)

@@ -91,7 +91,7 @@ def main(argv, stop, executor=None):
     """Plans the runs, carries them out, analyses and tabulates them."""
     given = flags.FlagValues()
     where = "directory of the table and the figure [runs/PAPER/WHICH]"
-    own = [*several.settings_of_runs(where), *_OWN, _LIST, command_line.VERBOSITY]
+    own = [*several.settings_of_runs(where, argv), *_OWN, _LIST, command_line.VERBOSITY]
     command_line.define_flags(given, own, key=("output_dir", "scale"))
     words = command_line.parse(argv, given, _USAGE, takes_words=True)
     if len(words) > 1 or (not words and not given.list):

@@ -25,7 +25,8 @@ the method's paper or code, the task, or the brackets below, in this order.
 def main(argv, stop):
     """Carries out the run that the flags describe."""
     given = flags.FlagValues()
-    command_line.define_flags(given, key=tagged(experiment.RunConfig, KEY))
+    key, words = tagged(experiment.RunConfig, KEY), command_line.words_of(argv)
+    command_line.define_flags(given, key=key, words=words)
     command_line.parse(argv, given, _USAGE)
     verbose = command_line.be_quiet(given)
     try:

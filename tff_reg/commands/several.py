@@ -15,13 +15,16 @@ from tff_reg.experiment.series import batch, jobs, ray_tasks
 from tff_reg.settings import SettingError, settle
 
 
-def settings_of_runs(output_dir):
-    """Returns the settings of runs, with another help of `output_dir`."""
+def settings_of_runs(output_dir, argv):
+    """Returns the settings of runs, with another help of `output_dir`.
+
+    The hyperparameters are those of the methods that the arguments name.
+    """
     return [
         dataclasses.replace(each, help=output_dir, default=None)
         if each.name == "output_dir"
         else each
-        for each in config_lib.listed()
+        for each in config_lib.listed(words=command_line.words_of(argv))
     ]
 
 

@@ -375,6 +375,21 @@ def strengths(process: Optional[str] = None) -> list[Hyperparameter]:
     ]
 
 
+def named(words: Iterable[str]) -> dict[str, Hyperparameter]:
+    """Returns the hyperparameters of methods whose names begin words, by flag.
+
+    The other methods are not loaded. Words may be command-line arguments.
+    """
+    plain = [word.lstrip("-") for word in words]
+    plain += [word.removeprefix("no") for word in plain]
+    found: dict[str, Hyperparameter] = {}
+    for name in names():
+        if any(word.startswith(f"{name}_") for word in plain):
+            with contextlib.suppress(plugins.PluginError):
+                found |= {each.flag: each for each in strengths(name)}
+    return found
+
+
 def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, ...]:
     """Makes the methods of a process.
 

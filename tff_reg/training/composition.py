@@ -311,7 +311,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     of_runs = settings_of(ProcessSettings)
     catalogue.add_files(overrides.pop("plugin", ()), of_runs)
     setting_names = {each.name for each in of_runs}
-    strength_names = {strength.flag for strength in catalogue.strengths()}
+    strength_names = catalogue.named(overrides)
     chosen: dict[str, Any] = {}
     strengths: dict[str, Any] = {}
     rest: dict[str, Any] = {}

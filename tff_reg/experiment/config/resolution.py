@@ -105,12 +105,14 @@ def owned(hyperparameters: Mapping[str, Any], process: str) -> dict[str, Any]:
 
 def check_owned(hyperparameters: Mapping[str, Any], processes: Sequence[str]) -> None:
     """Checks that each hyperparameter is of a method of one of the processes."""
-    methods = {each.flag: each.method for each in catalogue.strengths()}
+    known = catalogue.named(hyperparameters)
     for name, value in hyperparameters.items():
         if not any(owned({name: value}, process) for process in processes):
             whole = f"process={processes[0]}"
             which = whole if len(processes) == 1 else ", ".join(processes)
-            raise SettingError(name, value, f"{methods[name]} is not part of {which}.")
+            raise SettingError(
+                name, value, f"{known[name].method} is not part of {which}."
+            )
 
 
 def _check_methods(process: str, known: Collection[str]) -> None:

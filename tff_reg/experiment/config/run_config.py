@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy, runtime
@@ -262,14 +262,14 @@ class RunConfig(
 
     def __new__(cls, *args: Any, **given: Any):
         """Refuses arguments that are no settings; see `settings.check_names`."""
-        of_methods = [each.flag for each in catalogue.strengths()]
         called = getattr(cls, "CALLED", cls.__name__)
-        for name in set(of_methods) & given.keys():
+        for name in catalogue.named(given).keys() & given.keys():
             raise TypeError(
                 f"{called} takes {name} among its strengths: give"
                 f" strengths={{{name!r}: {given[name]!r}}}."
             )
-        check_names(cls, given, of_methods)
+        every = catalogue.strengths
+        check_names(cls, given, lambda: [each.flag for each in every()])
         return super().__new__(cls)
 
     def __post_init__(self):
@@ -312,8 +312,7 @@ class RunConfig(
         if files := given.get("plugin"):
             files = [files] if isinstance(files, str) else files
             catalogue.add_files(map(os.path.abspath, files), settings_of(cls))
-        catalogue.load_named(given)
-        known = {each.flag for each in catalogue.strengths()}
+        known = catalogue.named(given)
         rest = {name: value for name, value in given.items() if name not in known}
         if own := {name: given[name] for name in given if name in known}:
             rest["strengths"] = {**rest.get("strengths", {}), **own}
@@ -408,14 +407,22 @@ class ResolvedConfig(RunConfig):
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
 
 
-def listed(process: Optional[str] = None) -> list[Setting]:
+def listed(
+    process: Optional[str] = None, words: Optional[Iterable[str]] = None
+) -> list[Setting]:
     """Returns all settings, heading by heading, required ones first.
 
-    The strengths of the process's methods come last; of all methods, if None.
+    The strengths of the process's methods come last; of all methods, if None, or of
+    those that words name, such as the arguments of a command.
     """
+    own = (
+        catalogue.strengths(process)
+        if words is None
+        else catalogue.named(words).values()
+    )
     hyperparameters = [
         dataclasses.replace(each.setting, name=each.flag, group=HYPERPARAMETERS)
-        for each in catalogue.strengths(process)
+        for each in own
     ]
     return [*_by_heading(), *hyperparameters]
 
@@ -429,8 +436,7 @@ def _by_heading() -> list[Setting]:
 
 def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     """Checks hyperparameters, of any method; returns those that are not None."""
-    catalogue.load_named(strengths)
-    known = {each.flag: each for each in catalogue.strengths()}
+    known = catalogue.named(strengths)
     found = {}
     for name, value in strengths.items():
         if name not in known:
