@@ -20,7 +20,7 @@ from typing import Any
 from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.series.reproduction import Artifact, Cell
 from tff_reg.tasks import recipes
-from tff_reg.tasks.recipes import cells as cells_lib, figures, paper_tables
+from tff_reg.tasks.recipes import figures, paper_tables
 
 _BEST = (
     "Accuracy, lambda_max and H_T are those of the best round's model, which the"
@@ -109,7 +109,7 @@ def _tables() -> list[Artifact]:
             cells = _by_number_of_paths(those)
         else:
             cells = [
-                cells_lib.cell(recipe, cells_lib.quantities_of(recipe))
+                figures.cell_of(recipe, figures.quantities_of(recipe))
                 for recipe in those
             ]
         # Tables of two parts: (a) and (b).

@@ -11,8 +11,8 @@ from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
 from tff_reg import experiment, settings, tasks
 from tff_reg.commands import compare
-from tff_reg.experiment.report import comparison, settings_table
-from tff_reg.experiment.series import axis, comparing
+from tff_reg.experiment.report import comparison
+from tff_reg.experiment.series import comparing
 
 TEXT = "concentration=0.1,0.3; partition=shards, classes_per_client=2,3;"
 HEADINGS = [
@@ -25,12 +25,15 @@ SHARDS = {"partition": "shards", "classes_per_client": (2, 3)}
 
 
 def test_a_group_is_all_combinations_of_its_values():
-    columns = axis.parse(TEXT)
+    columns = comparing.columns_of(TEXT)
     assert [*columns] == HEADINGS
     assert columns[HEADINGS[3]] == {"partition": "shards", "classes_per_client": 3}
-    assert columns == axis.parse([{"concentration": [0.1, 0.3]}, SHARDS])
-    assert axis.folder(columns[HEADINGS[2]]) == "partitionshards-classes_per_client2"
-    assert len(axis.parse(SHARDS)) == 2
+    assert columns == comparing.columns_of([{"concentration": [0.1, 0.3]}, SHARDS])
+    assert (
+        comparing.folder_of(columns[HEADINGS[2]])
+        == "partitionshards-classes_per_client2"
+    )
+    assert len(comparing.columns_of(SHARDS)) == 2
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_a_group_is_all_combinations_of_its_values():
 )
 def test_refusals(text, words):
     with pytest.raises(settings.SettingError) as caught:
-        axis.parse(text, {"batch_size": 8})
+        comparing.columns_of(text, {"batch_size": 8})
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -60,8 +63,8 @@ def test_mean_ranks_by_hand():
     columns = [{"a": 0.5, "b": 0.7, "c": 0.5}, {"c": 0.9, "a": None, "b": 0.1}]
     # Places 2.5, 1, 2.5 and 3, 2, 1.
     expected = {"a": 2.75, "b": 1.5, "c": 1.75}
-    assert settings_table.mean_ranks(columns) == expected
-    assert settings_table.mean_ranks([*columns, {"a": 0.5}]) == {}
+    assert comparison.mean_ranks(columns) == expected
+    assert comparison.mean_ranks([*columns, {"a": 0.5}]) == {}
 
 
 def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
@@ -75,10 +78,10 @@ def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
     assert made.baseline == "kd"
     known = [row["difference_mean"] for row in made.rows()]
     assert known == [None, None, None, pytest.approx(-0.0995)]
-    ranks = settings_table.SettingsTable(["a"], {"a": made}).rows()
+    ranks = comparison.SettingsTable(["a"], {"a": made}).rows()
     assert [row["mean_rank"] for row in ranks] == [None, None, 1.0, 2.0]
     # A setting of which no run has finished has an empty column, and no mean of ranks.
-    half = settings_table.SettingsTable(["a", "b"], {"a": made})
+    half = comparison.SettingsTable(["a", "b"], {"a": made})
     assert {row["mean_rank"] for row in half.rows()} == {None}
     assert {row["accuracy_mean (b)"] for row in half.rows()} == {None}
     said = " ".join(half.markdown().split())

@@ -14,7 +14,7 @@ from tests.experiment import finished
 from tff_reg import experiment, settings
 from tff_reg.commands import command_line, compare
 from tff_reg.experiment.rounds import summary
-from tff_reg.experiment.series import batch, plan as series, sensitivity, tuning
+from tff_reg.experiment.series import batch, plan as series, tuning
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 # Held-out accuracy by fedprox_strength and seed.
@@ -304,21 +304,21 @@ def tried(process, accuracy, best=False, runs=1, **settings):
         **unknown,
         **settings,
         "runs": runs,
-        sensitivity.MEAN: accuracy,
-        sensitivity.DEVIATION: None,
-        sensitivity.BEST: best,
+        tuning.MEAN: accuracy,
+        tuning.DEVIATION: None,
+        tuning.BEST: best,
     }
 
 
 def test_a_panel_for_each_method_a_line_or_a_heat_map():
     names = ["a", "b", "c"]
     nothing = [tried("man", 0.5, a=1), tried("kd", None, a=2)]
-    assert sensitivity.draw(nothing, names) is None
+    assert tuning.draw(nothing, names) is None
     line = [tried("man", 0.9, a=0.1), tried("man", 0.8, a=0.01, best=True)]
     both = [tried("man+kd", a + b / 4, a=a, b=b) for a in (0, 0.5) for b in (1, 2)]
-    figure = sensitivity.draw([*line, *both], names)
+    figure = tuning.draw([*line, *both], names)
     of_fewer_seeds = tried("man", 0.95, runs=0, a=7)
-    (axes,) = sensitivity.draw([*line, of_fewer_seeds], names).axes
+    (axes,) = tuning.draw([*line, of_fewer_seeds], names).axes
     assert len(axes.get_xticklabels()) == 2
     first, second, _ = figure.axes  # And the scale of the colours.
     means, ring = [each for each in first.lines if each.get_marker() == "o"]
@@ -336,7 +336,7 @@ def test_a_panel_for_each_method_a_line_or_a_heat_map():
         for b in (1, 3)
         for c in (1, 2)
     ]
-    panels = sensitivity.draw(three, names).axes
+    panels = tuning.draw(three, names).axes
     assert [each.get_xlabel() for each in panels] == names
     for axes, best in zip(panels, ([60, 70], [50, 70], [60, 70])):
         np.testing.assert_allclose(axes.lines[0].get_ydata(orig=False), best)

@@ -4,15 +4,21 @@ The command line of `tff_reg.experiment.series`, which plans and carries out the
 and writes the table.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+import os
 import shlex
+import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from tff_reg import experiment, files, lazy
+from tff_reg import experiment, files, lazy, tables
 from tff_reg.commands import command_line, several
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import (
     comparison,
     finished_runs,
@@ -20,14 +26,14 @@ from tff_reg.experiment.report import (
     table,
 )
 from tff_reg.experiment.report.differences import BASELINE, baseline_of
+from tff_reg.experiment.rounds import directory, metrics, progress
 from tff_reg.experiment.series import (
-    axis,
     comparing,
-    forecast,
     jobs,
     plan as series,
     tuning,
 )
+from tff_reg.experiment.series.plan import PlannedRun, plan_run
 from tff_reg.settings import SUMMARY, Setting, SettingError, tagged
 
 _COMMAND = "bin/compare"
@@ -39,7 +45,7 @@ _RUN_DIRS = Setting(
     placeholder="[NAME=]DIR",
     is_tuple=True,
 )
-_OF_RUNS = (tuning.GRID, axis.SETTINGS)
+_OF_RUNS = (tuning.GRID, comparing.SETTINGS)
 # What tables show beside the rounds and targets.
 _SHOWN = (BASELINE, quantities.COLUMNS, finished_runs.WEIGHTS)
 _OWN = (
@@ -57,6 +63,7 @@ _OWN = (
     ),
     Setting("title", str, None, "title of the pictures"),
 )
+_ROUNDS = 2  # The first traces and compiles.
 # The settings that may be given with finished runs.
 _OF_TABLES = (*tagged(experiment.RunConfig, SUMMARY), "output_dir")
 _USAGE = """\
@@ -133,12 +140,90 @@ def planned(given):
     )
 
 
+class Forecast:
+    """The expectation of planned runs; in a `with` statement.
+
+    Attributes:
+      path: A temporary directory.
+      planned: The runs to try there: of the seeds of a method the first.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun]):
+        """Plans the trials."""
+        self._folder = tempfile.TemporaryDirectory(prefix="tff_reg-dry-run-")
+        self.path = self._folder.name
+        self._left: dict[str, list[PlannedRun]] = {}
+        self._num_finished = sum(run.is_finished for run in runs)
+        for run in runs:
+            if not run.is_finished:
+                self._left.setdefault(run.name.rpartition(", seed")[0], []).append(run)
+        self.planned = [
+            self._trial(number, name, each[0])
+            for number, (name, each) in enumerate(self._left.items())
+        ]
+
+    def _trial(self, number: int, name: str, run: PlannedRun) -> PlannedRun:
+        where = os.path.join(self.path, str(number))
+        rounds = min(_ROUNDS, run.config.total_rounds)
+        asked = dataclasses.replace(
+            run.asked,
+            total_rounds=rounds,
+            output_dir=where,
+            stop_at_target=False,
+            patience=None,
+        )
+        return plan_run(asked, name=f"{name}, tried")
+
+    def __enter__(self) -> Forecast:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._folder.cleanup()
+
+    def lines(self, jobs: int = 1) -> list[str]:
+        """Returns a table of what each method's runs take, and their sum."""
+        cells: dict[str, list[str]] = {}
+        seconds = disk = memory = 0.0
+        for trial, (name, runs) in zip(self.planned, self._left.items()):
+            there = directory.RunDirectory(trial.directory)
+            text = (there.path / "metrics.csv").read_text("utf-8")
+            table = metrics.MetricsTable.parse(text)
+            per_round = table.column(metrics.SECONDS)[-1]
+            megabytes = table.column(metrics.MEMORY)[-1]
+            rounds = sum(run.config.total_rounds for run in runs)
+            clients = rounds * runs[0].config.clients_per_round
+            sent = clients * sum((there.config or {}).get(identity.TRAFFIC) or ())
+            files = (path for path in there.path.rglob("*") if path.is_file())
+            size = len(runs) * sum(path.stat().st_size for path in files) / 1e6
+            seconds, disk = seconds + rounds * per_round, disk + size
+            memory = max(memory, megabytes)
+            for head, text in {
+                "method": name,
+                "runs": str(len(runs)),
+                "rounds": str(rounds),
+                "s a round": f"{per_round:.2f}",
+                "time": progress.duration(rounds * per_round),
+                "MB of memory": f"{megabytes:,.0f}",
+                "MB sent and received": f"{sent / 1e6:,.0f}" if sent else "-",
+                "MB on disk": f"{size:,.0f}",
+            }.items():
+                cells.setdefault(head, []).append(text)
+        there = progress.count(sum(map(len, self._left.values())), "run")
+        total = (
+            f"{there} to do, {self._num_finished} finished: about"
+            f" {progress.duration(seconds / jobs)} and {jobs * memory / 1000:.1f} GB of"
+            f" memory with {progress.count(jobs, 'job')}, without starts and tests, and"
+            f" {disk:,.0f} MB on disk, without further states of clients."
+        )
+        return [*tables.to_markdown(cells), "", total] if cells else [total]
+
+
 def try_runs(given, plan, done, begin):
     """Tries two rounds of each method, and prints what all will take."""
     print(*plan.protocol(), "", sep="\n", flush=True)
     final = plan.tuner.expected(done.finished) if plan.tuner else []
     runs = [*plan.first, *final]
-    with several.carried_out(done, fail), forecast.Forecast(runs) as tried:
+    with several.carried_out(done, fail), Forecast(runs) as tried:
         if tried.planned:
             trial = begin(tried.planned, where=tried.path)
             trial.run()

@@ -29,6 +29,8 @@ _FEW_CLASSES = 12
 _FEW_CLIENTS = 50
 # Number of largest classes in a client's row if the classes have no columns.
 _NAMED_CLASSES = 3
+# The pictures of skews: clients, and images of each.
+_CLIENTS, _EACH = 8, 4
 _INK, _BAR = "#222222", "#0b5fa5"
 # Clients in the picture of skews, and images of each.
 _CLIENTS, _EACH = 8, 4

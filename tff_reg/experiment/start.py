@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import lazy, tables
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import comparison, protocol, settings_table
+from tff_reg.experiment.report import comparison, protocol
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.report.table import Row, Table
 from tff_reg.experiment.rounds import (
@@ -238,7 +238,7 @@ class Comparison:
     rows: list[Row]
     failed: dict[str, str]
     output_dir: Optional[str]
-    _table: Union[Table, settings_table.SettingsTable] = dataclasses.field(repr=False)
+    _table: Union[Table, comparison.SettingsTable] = dataclasses.field(repr=False)
     settings: Mapping[str, Comparison] = dataclasses.field(
         default_factory=dict, repr=False
     )
@@ -265,7 +265,7 @@ class Comparison:
         Raises:
           ValueError: If no run measured its accuracy.
         """
-        if isinstance(self._table, settings_table.SettingsTable):
+        if isinstance(self._table, comparison.SettingsTable):
             figure = self._table.draw()
         else:
             drawn = comparison.by_round(self._table.groups)
@@ -414,7 +414,7 @@ def compare(arguments: Compared) -> Comparison:
     found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
     if arguments.settings is None:
         return found[""]
-    table = settings_table.SettingsTable(plan.headings, made)
+    table = comparison.SettingsTable(plan.headings, made)
     return Comparison(table.rows(), *rest, table, found)
 
 

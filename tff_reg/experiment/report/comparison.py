@@ -15,6 +15,9 @@ Optional columns show the results of `bin/analyze hessian` and `bin/analyze cost
 runs' directories (FedAlign's Tables 1 and 5).
 
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
+
+Under several settings each has a folder with these files, and the table above them a
+column for each: accuracy, and the mean rank; `curves.png` has a panel for each.
 """
 
 from __future__ import annotations
@@ -23,22 +26,27 @@ import dataclasses
 import itertools
 import pathlib
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Optional, Union
 
 from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
-from tff_reg.experiment.report import page, quantities
+from tff_reg.experiment.report import page, protocol as protocol_lib, quantities
 from tff_reg.experiment.report.finished_runs import ComparisonError, Run
+from tff_reg.experiment.report.quantities import span
 from tff_reg.experiment.report.table import (
     Groups,
     Layout,
+    Printed,
     Row,
     Table,
     accuracy_of,
+    configs,
 )
+from tff_reg.experiment.rounds import progress
 from tff_reg.experiment.rounds.loop import with_arguments_of
-from tff_reg.lazy import mpl_figure
+from tff_reg.lazy import mpl_figure, np
 from tff_reg.methods import catalogue
 
 # All that a comparison can write, with a grid and with settings.
@@ -50,6 +58,8 @@ FILES = (
     page.FILE,
     *("grid.csv", "sensitivity.png", "sensitivity.pdf"),
 )
+_WIDTH = 88
+_RANK = "mean rank"
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of accuracy by it, and the label across.
 _BY_COST = {
@@ -273,3 +283,133 @@ def _curves(
 def _latest(values: Mapping[int, float], number: int) -> float:
     """Returns a round's value, or that of the last round before that has one."""
     return values[max(each for each in values if each <= number)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingsTable(Printed):
+    """The table of finished runs under several settings.
+
+    Attributes:
+      headings: The settings' headings, in their order.
+      tables: The table of each setting of which a run has finished, by its heading.
+    """
+
+    headings: Sequence[str]
+    tables: Mapping[str, Table]
+
+    @property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(n for t in self.tables.values() for n in t.groups))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of `table.csv`."""
+        found: dict[str, dict[str, Any]] = {
+            heading: {str(row["process"]): row for row in table.rows()}
+            for heading, table in self.tables.items()
+        }
+        ranked = {heading: table.ranked for heading, table in self.tables.items()}
+        ranks = mean_ranks(
+            [
+                {n: found[heading][n]["accuracy_mean"] for n in ranked.get(heading, ())}
+                for heading in self.headings
+            ]
+        )
+        return [
+            {
+                "process": name,
+                **{
+                    f"{key} ({heading})": found.get(heading, {}).get(name, {}).get(key)
+                    for heading in self.headings
+                    for key in ("runs", "accuracy_mean", "accuracy_std")
+                },
+                "mean_rank": ranks.get(name),
+            }
+            for name in self._names
+        ]
+
+    def cells(self) -> dict[str, Sequence[str]]:
+        cells: dict[str, Sequence[str]] = {"method": self._names}
+        for heading in self.headings:
+            table = self.tables.get(heading)
+            of_setting = {} if table is None else table.accuracies()
+            cells[heading] = [of_setting.get(name, "-") for name in self._names]
+        ranks = [row["mean_rank"] for row in self.rows()]
+        cells[_RANK] = ["-" if rank is None else f"{rank:.2f}" for rank in ranks]
+        return cells
+
+    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+        """Returns the caption, the notes and the protocol, in lines."""
+        runs = [run for group in self._groups.values() for run in group]
+        rounds = progress.count(span([run.summary["rounds"] for run in runs]), "round")
+        seeds = span([len(group) for group in self._groups.values()])
+        has_bold = any("**" in text for column in cells.values() for text in column)
+        texts = [
+            f"{accuracy_of(self._groups)} (%) after {rounds}: mean ± sample"
+            f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
+            "In bold, by setting: the best, and the next ones, down to the first whose"
+            " 95 % interval of the paired difference to it excludes 0."
+            if has_bold
+            else "Nothing is in bold; the table of each setting says why.",
+            "Mean rank: mean over the settings of a method's place by accuracy, 1 for"
+            " the highest; equal ones share the mean of theirs."
+            + ("" if {*cells[_RANK]} != {"-"} else " There is none: runs are missing."),
+        ]
+        notes = [
+            f"{heading}: {note}"
+            for heading, table in self.tables.items()
+            for note in table.notes()
+        ]
+        notes += [
+            f"{h}: no run has finished." for h in self.headings if h not in self.tables
+        ]
+        lines = [textwrap.fill(text, _WIDTH) for text in [" ".join(texts), *notes]]
+        made = {h: configs(t.groups) for h, t in self.tables.items()}
+        return [*lines, "", *protocol_lib.lines(made)]
+
+    @property
+    def _groups(self) -> dict[str, Sequence[Any]]:
+        return {
+            f"{name}, {heading}": group
+            for heading, table in self.tables.items()
+            for name, group in table.groups.items()
+        }
+
+    def draw(self) -> Optional[mpl_figure.Figure]:
+        """Draws the curves of each setting in a panel; None if there are none."""
+        panels = {
+            heading: published(by_round(table.groups))
+            for heading, table in self.tables.items()
+        }
+        panels = {heading: drawn for heading, drawn in panels.items() if drawn}
+        up = f"{accuracy_of(self._groups)} (%)"
+        return curves.draw_panels(panels, up=up) if panels else None
+
+    def contents(self, title: str = "", command: str = "") -> dict[str, Any]:
+        """Returns the contents of its files by name; the report has the command."""
+        parts = [self.html()]
+        for heading, table in self.tables.items():
+            parts += [page.heading(heading), *section(table)]
+        title = title or f"{accuracy_of(self._groups)}, by settings"
+        text = page.page(title, parts, self._groups, command)
+        figure = self.draw()
+        drawn = curves.pictures(figure, "curves") if figure else {}
+        return {**drawn, **self.texts(), page.FILE: text}
+
+
+def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, float]:
+    """Returns the mean place of each name over columns of values, 1 for the highest.
+
+    Equal values share the mean of their places; None, which is not finite, is last.
+    Empty if a column lacks a name.
+    """
+    if len({frozenset(column) for column in columns}) != 1:
+        return {}
+    places: dict[str, list[float]] = {name: [] for name in columns[0]}
+    for column in columns:
+        known = [-1.0 if each is None else each for each in column.values()]
+        values = np.round(known, 9)
+        above = (values > values[:, np.newaxis]).sum(axis=1)
+        equal = (values == values[:, np.newaxis]).sum(axis=1)
+        for name, place in zip(column, above + (equal + 1) / 2):
+            places[name].append(float(place))
+    return {name: statistics.fmean(each) for name, each in places.items()}

@@ -1,32 +1,54 @@
-"""A comparison: its runs under each of its settings, its grid, and its files."""
+"""A comparison: its runs under each of its settings, its grid, and its files.
+
+The settings of its columns are a text, such as
+
+    concentration=0.1,0.3; partition=shards,classes_per_client=2
+
+Semicolons separate groups. The columns of a group are all combinations of the values of
+its settings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Optional, Union
 
 from tff_reg import files
 from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
     comparison,
     differences,
     protocol,
     quantities,
-    settings_table,
     table as table_lib,
 )
 from tff_reg.experiment.series import (
-    axis,
     batch,
     plan as series,
-    sensitivity,
     tuning,
 )
-from tff_reg.settings import SettingError
+from tff_reg.methods import catalogue
+from tff_reg.settings import COMMON, Setting, SettingError, as_text, tagged
+
+SETTINGS = Setting(
+    "settings",
+    str,
+    None,
+    "settings to compare the methods under, one column of the table each, such as"
+    " 'concentration=0.1,0.3; partition=shards,classes_per_client=2', which are three;"
+    " all else is one protocol",
+    placeholder="NAME=X,...;NAME=X,NAME=Y",
+    is_optional=True,
+)
+# Settings that a comparison has in common.
+_FIXED = tagged(RunConfig, COMMON)
+
 
 # From the settings of a column to the request for its runs, and their tasks.
 Request = Callable[[Mapping[str, Any]], tuple[config_lib.RunConfig, Any]]
@@ -67,13 +89,11 @@ class Comparing:
         of_axis: Mapping[str, Mapping[str, Any]] = {"": {}}
         self._has_axis = settings is not None
         if self._has_axis:
-            of_axis = axis.parse(settings, request({})[0].given())
+            of_axis = columns_of(settings, request({})[0].given())
             if grid is not None:
                 why = "give it or grid: each setting is tuned by a call of its own."
-                raise SettingError(axis.SETTINGS.name, str(settings), why)
-        self._folders = {
-            heading: axis.folder(each) for heading, each in of_axis.items()
-        }
+                raise SettingError(SETTINGS.name, str(settings), why)
+        self._folders = {heading: folder_of(each) for heading, each in of_axis.items()}
         self._requests = {heading: request(each) for heading, each in of_axis.items()}
         asked: Any = {"processes": self._names, "seeds": self._seeds}
         self.failed: dict[str, str] = {}
@@ -147,7 +167,7 @@ class Comparing:
             tuned = self.tuner.best(done.finished)
             if where:
                 rows = self.tuner.rows(done.finished)
-                self._of_grid = sensitivity.contents(rows, self.tuner.names)
+                self._of_grid = tuning.contents(rows, self.tuner.names)
                 self._put("")
             self._study = self.tuner.plan(tuned)
             lost = self.tuner.lost(done.finished)
@@ -189,7 +209,7 @@ class Comparing:
             self._put(self._folders[heading], make)
         tables = {head: made[head][1] for head in self.headings if head in made}
         if tables and self._has_axis:
-            make = settings_table.SettingsTable(self.headings, tables).contents
+            make = comparison.SettingsTable(self.headings, tables).contents
             self._put("", functools.partial(make, **of_files))
         return tables
 
@@ -218,3 +238,39 @@ def tabulate(
         ]
     )
     return comparison.tabulate(groups, layout)
+
+
+def columns_of(
+    given: Union[str, series.Values, Sequence[series.Values]],
+    others: Container[str] = (),
+) -> dict[str, dict[str, Any]]:
+    """Reads the settings of each column, by the column's heading.
+
+    `given` is as in `plan.read_values`; `others` are the settings that all columns
+    have.
+    """
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+
+    def why_not(name: str) -> Optional[str]:
+        if name in methods:
+            return f"{name} is of the method {methods[name]}; give its flag, or grid"
+        if name in others:
+            return f"{name} is given for all columns as well; leave that out"
+        return None
+
+    columns: dict[str, dict[str, Any]] = {}
+    for group in series.read_values(SETTINGS.name, given, _FIXED, why_not):
+        for values in itertools.product(*group.values()):
+            column = dict(zip(group, values))
+            heading = ", ".join(f"{n}={as_text(v)}" for n, v in column.items())
+            if heading in columns:
+                why = f"{heading} is there twice."
+                raise SettingError(SETTINGS.name, None, why)
+            columns[heading] = column
+    return columns
+
+
+def folder_of(column: Mapping[str, Any]) -> str:
+    """Returns the name of the directory of a column's runs and tables."""
+    words = (f"{name}{as_text(value)}" for name, value in column.items())
+    return "-".join(words).replace(os.sep, "_")
