@@ -11,7 +11,7 @@ from typing import Any
 from tff_reg import files
 from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_ticker
 
-_INK, _GRID = "#222222", "#d9d9d9"
+INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS, ACCURACY = "Communication round", "Accuracy (%)"
 # Okabe and Ito's colours, distinguishable with every kind of colour vision, without the
 # yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
@@ -157,11 +157,7 @@ def _draw(
     axes.set_xlim(first - margin, final + margin)
     margin = max(0.04 * (max(bounds) - min(bounds)), 2.0)
     axes.set_ylim(max(0.0, min(bounds) - margin), min(100.5, max(bounds) + margin))
-    axes.xaxis.set_major_locator(
-        mpl_ticker.MaxNLocator(
-            integer=across == ROUNDS, steps=[1, 2, 5, 10], min_n_ticks=1
-        )
-    )
+    tick(axes.xaxis, is_whole=across == ROUNDS, min_n_ticks=1)
     style(axes, across, up, title)
 
 
@@ -214,16 +210,23 @@ def as_png(figure: mpl_figure.Figure) -> bytes:
     return buffer.getvalue()
 
 
-def style(axes: Any, across: str, up: str, title: str = "") -> None:
-    """Sets the labels, grid and title of axes."""
-    axes.set_xlabel(across, fontsize=13, color=_INK)
-    axes.set_ylabel(up, fontsize=13, color=_INK)
-    axes.tick_params(labelsize=12, colors=_INK)
-    axes.grid(True, color=_GRID, linewidth=0.8)
+def tick(axis: Any, most: int = 10, is_whole: bool = True, **options: Any) -> None:
+    """Sets the ticks of an axis: at most so many, at whole numbers."""
+    steps = [1, 2, 5, 10]
+    locator = mpl_ticker.MaxNLocator(most, integer=is_whole, steps=steps, **options)
+    axis.set_major_locator(locator)
+
+
+def style(axes: Any, across: str, up: str, title: str = "", grid: Any = "both") -> None:
+    """Sets the labels, grid (of `x`, `y` or both) and title of axes."""
+    axes.set_xlabel(across, fontsize=13, color=INK)
+    axes.set_ylabel(up, fontsize=13, color=INK)
+    axes.tick_params(labelsize=12, colors=INK)
+    axes.grid(True, axis=grid, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.set_title(title, fontsize=17, loc="left", pad=10, color=_INK)
+    axes.set_title(title, fontsize=17, loc="left", pad=10, color=INK)
 
 
 def save(axes: Any, path: files.PathLike) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from tff_reg.experiment.series.reproduction import Artifact, Cell
-from tff_reg.tasks import recipes
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
-from tff_reg.experiment.series.reproduction import Cell
 from tff_reg.tasks import recipes
 
 # The quantities of a table's cells in their printed order, for all columns or by
@@ -338,5 +334,3 @@ def _of_univarfl() -> list[Artifact]:
 def figures() -> list[Artifact]:
     """Returns the figures of all papers that show results."""
     return [*_of_fedalign(), *_of_fedmlb(), *_of_man(), *_of_univarfl()]
-
-

@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_reg import curves
 from tff_reg.data import partitions, skews as skews_lib
 from tff_reg.lazy import (
     matplotlib,
-    mpl_agg,
     mpl_colors,
-    mpl_figure,
     mpl_patches,
-    mpl_ticker,
     np,
 )
 
@@ -31,9 +30,7 @@ _FEW_CLIENTS = 50
 _NAMED_CLASSES = 3
 # The pictures of skews: clients, and images of each.
 _CLIENTS, _EACH = 8, 4
-_INK, _BAR = "#222222", "#0b5fa5"
-# Clients in the picture of skews, and images of each.
-_CLIENTS, _EACH = 8, 4
+_BAR = "#0b5fa5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +184,7 @@ class PartitionReport:
         the clients' sizes; more than 50 clients are sorted by their largest class. A
         strip of colours below shows the domains.
         """
-        figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
-        mpl_agg.FigureCanvasAgg(figure)
+        figure = curves.new_figure()
         few = (
             len(self.client_ids) <= _FEW_CLIENTS
             and len(self.class_names) <= _FEW_CLASSES
@@ -214,9 +210,8 @@ class PartitionReport:
         label = "client"
         if len(order) > _FEW_CLIENTS:
             label = "clients, sorted by their largest class"
-        last.set_xlabel(label, fontsize=13, color=_INK)
-        with open(path, "wb") as file:
-            figure.savefig(file, format="png", metadata={"Software": None})
+        last.set_xlabel(label, fontsize=13, color=curves.INK)
+        pathlib.Path(path).write_bytes(curves.as_png(figure))
 
     def _draw_bars(self, axes) -> None:
         palette: Any = matplotlib.colormaps[
@@ -245,16 +240,13 @@ class PartitionReport:
             fontsize=11,
         )
         axes.set_xlim(-0.6, base.size - 0.4)
-        axes.set_ylabel("examples", fontsize=13, color=_INK)
         _style(axes)
 
     def _draw_sizes(self, axes, order) -> None:
         axes.bar(np.arange(order.size), self.sizes[order], 1.0, color=_BAR)
         axes.set_xlim(-0.5, order.size - 0.5)
         axes.set_ylim(0, None)
-        axes.set_ylabel("examples", fontsize=11, color=_INK)
-        _style(axes)
-        _whole_numbers(axes.yaxis, 3)
+        _style(axes, ticks=3)
         axes.tick_params(labelbottom=False)
 
     def _draw_map(self, axes, bar_axes, order) -> None:
@@ -273,13 +265,13 @@ class PartitionReport:
         if self._names_fit:
             axes.set_yticks(np.arange(len(self.class_names)), self.class_names)
         else:
-            axes.set_ylabel("class", fontsize=13, color=_INK)
-            _whole_numbers(axes.yaxis)
+            axes.set_ylabel("class", fontsize=13, color=curves.INK)
+            curves.tick(axes.yaxis)
         axes.figure.colorbar(picture, cax=bar_axes)
-        bar_axes.set_title("examples", fontsize=10, color=_INK, loc="left")
-        bar_axes.tick_params(labelsize=10, colors=_INK)
-        axes.tick_params(labelsize=11, colors=_INK)
-        _whole_numbers(axes.xaxis)
+        bar_axes.set_title("examples", fontsize=10, color=curves.INK, loc="left")
+        bar_axes.tick_params(labelsize=10, colors=curves.INK)
+        axes.tick_params(labelsize=11, colors=curves.INK)
+        curves.tick(axes.xaxis)
 
     def _draw_domains(self, axes, order) -> None:
         palette: Any = matplotlib.colormaps["Set2"]
@@ -296,8 +288,8 @@ class PartitionReport:
         )
         mixed = ((self.domain_counts > 0).sum(axis=1) > 1).any()
         axes.set_yticks([])
-        axes.tick_params(labelsize=11, colors=_INK)
-        _whole_numbers(axes.xaxis)
+        axes.tick_params(labelsize=11, colors=curves.INK)
+        curves.tick(axes.xaxis)
         axes.figure.legend(
             [
                 mpl_patches.Patch(color="none"),
@@ -395,20 +387,10 @@ def _short(name: str) -> str:
     return name if len(name) <= 14 else f"{name[:13]}…"
 
 
-def _style(axes) -> None:
-    axes.tick_params(labelsize=11, colors=_INK)
-    axes.yaxis.grid(True, color="#d9d9d9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    _whole_numbers(axes.xaxis)
-    _whole_numbers(axes.yaxis, 8)
-
-
-def _whole_numbers(axis, most: int = 10) -> None:
-    axis.set_major_locator(
-        mpl_ticker.MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
-    )
+def _style(axes: Any, ticks: int = 8) -> None:
+    curves.style(axes, "", "examples", grid="y")
+    curves.tick(axes.xaxis)
+    curves.tick(axes.yaxis, ticks)
 
 
 def write_skews(task: Any, skews: Sequence[Mapping[str, float]], path: Any) -> None:
@@ -423,8 +405,8 @@ def write_skews(task: Any, skews: Sequence[Mapping[str, float]], path: Any) -> N
     """
     x, labels = task.client_data.arrays
     parts = task.partition[:_CLIENTS]
-    figure = mpl_figure.Figure(figsize=(1.6 * len(parts), 8.0), dpi=100)
-    mpl_agg.FigureCanvasAgg(figure)
+    figure = curves.new_figure(1.6 * len(parts), 8.0)
+    figure.set_dpi(100)
     grid = figure.subplots(_EACH, len(parts), squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
@@ -446,5 +428,4 @@ def write_skews(task: Any, skews: Sequence[Mapping[str, float]], path: Any) -> N
     figure.subplots_adjust(
         0.01, 0.01, 0.99, 0.93 - 0.02 * max(map(len, skews)), 0.05, 0.2
     )
-    with open(path, "wb") as file:
-        figure.savefig(file, format="png", metadata={"Software": None})
+    pathlib.Path(path).write_bytes(curves.as_png(figure))

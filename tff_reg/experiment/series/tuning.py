@@ -340,12 +340,7 @@ def _line(axes: Any, name: str, rows: Sequence[Row]) -> None:
             axes.plot(place, mean, "o", color=curves.color_of(1), **options)
     axes.set_xticks(range(len(ticks)), [as_text(each) for each in ticks])
     axes.set_xlim(-0.4, len(ticks) - 0.6)
-    axes.set_xlabel(name, fontsize=11)
-    axes.set_ylabel("Held-out accuracy (%)", fontsize=11)
-    axes.grid(True, color="#d9d9d9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    curves.style(axes, name, "Held-out accuracy (%)")
 
 
 def _heat_map(
