@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_reg.experiment.config.identity import identity
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.series.reproduction import Artifact, Cell
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import figures, paper_tables
@@ -88,12 +88,9 @@ def canonical(name: str) -> str:
 
 @functools.cache
 def _canonical() -> Mapping[str, str]:
-    first: dict[Any, str] = {}
+    first: dict[str, str] = {}
     return {
-        recipe.name: first.setdefault(
-            tuple(sorted(identity(recipe.settings).items())),
-            recipe.name,
-        )
+        recipe.name: first.setdefault(identity.key(recipe.settings), recipe.name)
         for recipe in recipes.recipes()
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import platform
@@ -58,6 +59,11 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     left_out = _NO_EFFECT | NOT_SETTINGS
     found = {name: value for name, value in values.items() if name not in left_out}
     return {**found, **target(values)}
+
+
+def key(values: Mapping[str, Any]) -> str:
+    """Returns the identity as a text, equal for runs with the same numbers."""
+    return json.dumps(identity(values), sort_keys=True)
 
 
 def target(values: Mapping[str, Any]) -> dict[str, str]:

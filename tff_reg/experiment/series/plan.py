@@ -6,7 +6,6 @@ All runs are known and checked before the first is started.
 from __future__ import annotations
 
 import dataclasses
-import json
 import numbers
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -128,7 +127,7 @@ class Study:
         run = plan_run(asked, *more, seen=self._seen)
         content = run.directory
         if self._shares:
-            content = json.dumps(identity.identity(run.config.dump()), sort_keys=True)
+            content = identity.key(run.config.dump())
         run = self._by_content.setdefault(content, run)
         self.trials.append((row, column, run))
         return run
