@@ -164,6 +164,8 @@ def table(tmp_path_factory):
 def test_numbers_stand_beside_the_published_ones(table):
     directory, done = table
     rows = read_csv(directory / "table.csv")
+    heads = "row column quantity published here mean deviation seeds round recipes"
+    assert [*rows[0]] == heads.split()
     assert [(row["published"], row["here"]) for row in rows] == [
         ("14.71", "14.71"),
         ("0.05715", "0.05715"),

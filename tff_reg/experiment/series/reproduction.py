@@ -152,10 +152,10 @@ class Number:
 
     def row(self) -> dict[str, Any]:
         """Returns the row of `table.csv`."""
-        own = dict(vars(self), recipes=" ".join(self.cell.recipes))
-        own = {"row": self.cell.row, "column": self.cell.column, **own}
+        own = {"row": self.cell.row, "column": self.cell.column, **vars(self)}
         own["round"] = own.pop("round_num")
-        return {name: each for name, each in own.items() if name != "cell"}
+        own["recipes"] = " ".join(own.pop("cell").recipes)
+        return own
 
 
 def split(name: str) -> tuple[str, Optional[float]]:
