@@ -14,8 +14,9 @@ cores, and other programs hardly change this time. Wall-clock times are measured
 it. The methods take turns of one round, many times, and a method's ratio is the median
 of the ratios within a turn, so that other work on the machine affects all methods.
 
-All methods have their default strengths, and train on the CPU with FedAvg's optimiser
-of the FedAlign paper. Only FedAlign clips gradients, as in its authors' comparison.
+All methods have their default hyperparameters, and train on the CPU with FedAvg's
+optimiser of the FedAlign paper. Only FedAlign clips gradients, as in its authors'
+comparison.
 MOON and UniVarFL have their projectors, and FedAvg has none. FedMLB runs on the
 FedMLB paper's ResNet-18, against FedAvg on the same.
 """

@@ -54,7 +54,7 @@ def test_a_config_becomes_the_flags_that_ask_for_it():
         target_accuracies=(0.5, 0.25),
         overwrite=False,
         client_learning_rate=1e-5,
-        strengths={"man_strength": 0.2},
+        hyperparameters={"man_strength": 0.2},
     )
     given = flags.FlagValues()
     command_line.define_flags(given)
@@ -106,7 +106,7 @@ def test_names_of_other_libraries_lead_to_ours_or_to_a_reason():
     listed = config.listed()
     ours = [*tasks.names(), *(each.name for each in listed)]
     ours += [each for setting in listed for each in setting.choices or ()]
-    ours += [each.flag for each in catalogue.strengths()]
+    ours += [each.flag for each in catalogue.hyperparameters()]
     assert len(settings._OTHER_NAMES) > 20
     for name, wanted in settings._OTHER_NAMES.items():
         is_name = wanted in ours

@@ -52,7 +52,7 @@ def test_types_have_the_names_that_users_import_them_by(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", overview.ours())
-def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
+def test_a_methods_page_has_its_formula_and_its_hyperparameters(site, name):
     page = (site / f"generated/methods/{name}.html").read_text("utf-8")
     assert 'class="formula"><math ' in page
     for each in settings.settings_of(overview.ours()[name]):

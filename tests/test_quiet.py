@@ -35,7 +35,7 @@ from tff_reg import data, quiet, tasks
 from tff_reg.experiment.config import run_config as config
 for name in tasks.names():
     tasks.defaults(name)
-config.RunConfig(process="fedalign", strengths={"fedalign_width": 0.5})
+config.RunConfig(process="fedalign", hyperparameters={"fedalign_width": 0.5})
 print(*(name.partition(".")[0] for name in sys.modules))
 """
     heavy = {"tensorflow", "tensorflow_federated", "numpy", "sklearn", "matplotlib"}

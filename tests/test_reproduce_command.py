@@ -288,9 +288,11 @@ def test_flags_go_before_the_recipe_and_strengths_to_their_methods(tmp_path):
     made = reproduction.Reproduction(
         artifacts.artifact("fedmlb/table2"), common, runs_dir=str(tmp_path)
     )
-    strengths = {run.config.process: run.config.strengths for run in made.planned}
-    assert strengths["fedprox"] == {"fedprox_strength": 0.5}
-    assert strengths["fedavg"] == {}
+    hyperparameters = {
+        run.config.process: run.config.hyperparameters for run in made.planned
+    }
+    assert hyperparameters["fedprox"] == {"fedprox_strength": 0.5}
+    assert hyperparameters["fedavg"] == {}
     assert {run.config.local_epochs for run in made.planned} == {2}
     small = reproduction.Reproduction(
         artifacts.artifact("fedmlb/table2"),

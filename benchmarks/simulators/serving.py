@@ -26,7 +26,7 @@ class Case(NamedTuple):
     Attributes:
       network: 'cnn', 'resnet8', 'resnet20' or 'resnet56'.
       norm: 'group' (two groups) or 'batch'.
-      method: 'fedavg', 'fedalign' or 'moon', with their papers' strengths.
+      method: 'fedavg', 'fedalign' or 'moon', with their papers' hyperparameters.
       batch_size: Examples of a step; a client's last step may have fewer.
       learning_rate: The learning rate of the clients' SGD.
       momentum: The momentum of the clients' SGD, which begins anew in every round.

@@ -18,7 +18,7 @@ from benchmarks.simulators import serving
 
 CLASSES = 10
 _GROUPS = 2
-# FedAlign's and MOON's strengths, those of the FedAlign paper.
+# FedAlign's and MOON's hyperparameters, those of the FedAlign paper.
 _FEDALIGN_STRENGTH, _FEDALIGN_WIDTH, _POWER_ITERATIONS = 0.45, 0.25, 10
 _MOON_STRENGTH, _MOON_TEMPERATURE = 1.0, 0.5
 _MOON_FEATURES = 256

@@ -91,8 +91,8 @@ def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
         lacks, such as FedAvgM's server momentum, are left out.
 
     Returns:
-      Settings by name, including `process`, `task` and strengths. Settings that the
-      paper does not mention are missing. `output_dir` contains `{seed}`.
+      Settings by name, including `process`, `task` and hyperparameters. Settings that
+      the paper does not mention are missing. `output_dir` contains `{seed}`.
 
     Raises:
       UnknownRecipeError: If there is no such recipe.

@@ -31,9 +31,9 @@ CLASSIFIER = 64 * 10
 FORWARD = STEM + sum(STAGES) + CLASSIFIER
 
 
-def described(process, model_fn, **strengths):
+def described(process, model_fn, **hyperparameters):
     """A process of which only the description is made, which takes less time."""
-    methods = catalogue.build(process, strengths)
+    methods = catalogue.build(process, hyperparameters)
     local = training.LocalTraining(
         training.build_sgd(0.1), methods, population=training.Population(3)
     )
@@ -43,10 +43,10 @@ def described(process, model_fn, **strengths):
 
 
 @functools.cache
-def count(process, strengths=(), **options):
+def count(process, hyperparameters=(), **options):
     """The multiply-adds of a process on ResNet-8; tests share them."""
     model_fn = models.build_model_fn("resnet8", image_shape=(32, 32, 3), num_classes=10)
-    process = described(process, model_fn, **dict(strengths))
+    process = described(process, model_fn, **dict(hyperparameters))
     return cost.count_multiply_adds(process, **options)
 
 
@@ -114,7 +114,7 @@ def test_counts_what_gradaug_runs_on_average():
         + convolution(8, 48, 48, 3)
         + convolution(8, 24, 48, 1)
     )
-    gradaug = count("gradaug", strengths=(("gradaug_subnetworks", 1),))
+    gradaug = count("gradaug", hyperparameters=(("gradaug_subnetworks", 1),))
     assert gradaug.layers - FORWARD == pytest.approx(0.6797 * narrow, rel=0.06)
     assert gradaug.rest > 0  # resizing
 

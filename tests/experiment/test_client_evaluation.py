@@ -241,7 +241,9 @@ def test_central_is_one_client_with_the_steps_of_a_cohort():
 @pytest.mark.slow
 def test_copies_leave_out_the_branches_that_training_leaves_out():
     given = dict(process="stochdepth", model="resnet8", norm="group", batch_size=500)
-    given["strengths"] = {"stochdepth_survival_probability": 1e-9}  # Of the last one.
+    given["hyperparameters"] = {
+        "stochdepth_survival_probability": 1e-9
+    }  # Of the last one.
     config = experiment.RunConfig(**given, finetune_epochs=1).resolved()
     task = runs.build_task(config)
     process = runs.build_process(config, task)

@@ -161,15 +161,15 @@ def test_every_setting_is_one_field_with_a_help_under_a_heading():
     names = [each.name for each in listed]
     assert len(names) == len(set(names))
     own = {f.name for f in dataclasses.fields(config.RunConfig)}
-    own -= {"strengths", "settings_from"}
+    own -= {"hyperparameters", "settings_from"}
     assert own == {s.name for s in listed if s.group != config.HYPERPARAMETERS}
     assert all(each.help and each.group for each in listed)
     groups = list(dict.fromkeys(each.group for each in listed))
     assert len(groups) == 8 and groups[-1] == config.HYPERPARAMETERS
     assert names[0] == "process"
-    strengths = [field.flag for field in catalogue.strengths("man")]
-    listed_last = [s.name for s in config.listed("man")][-len(strengths) :]
-    assert listed_last == strengths
+    hyperparameters = [field.flag for field in catalogue.hyperparameters("man")]
+    listed_last = [s.name for s in config.listed("man")][-len(hyperparameters) :]
+    assert listed_last == hyperparameters
 
 
 def test_a_config_comes_back_from_its_file():
@@ -307,12 +307,14 @@ def test_what_makes_no_run_is_refused_with_the_settings_name(requested, words):
     assert words in message
 
 
-@pytest.mark.parametrize("strengths", [{}, {"strengths": {"man_strength": 0.2}}])
-def test_functions_take_hyperparameters_as_keywords(strengths):
-    given = dict(process="man+fedprox", fedprox_strength=0.1, **strengths)
+@pytest.mark.parametrize(
+    "hyperparameters", [{}, {"hyperparameters": {"man_strength": 0.2}}]
+)
+def test_functions_take_hyperparameters_as_keywords(hyperparameters):
+    given = dict(process="man+fedprox", fedprox_strength=0.1, **hyperparameters)
     found = config.RunConfig(**config.RunConfig.gathered(given))
-    expected = {"fedprox_strength": 0.1, **strengths.get("strengths", {})}
-    assert found.strengths == expected
+    expected = {"fedprox_strength": 0.1, **hyperparameters.get("hyperparameters", {})}
+    assert found.hyperparameters == expected
 
 
 @pytest.mark.parametrize(
@@ -323,7 +325,7 @@ def test_functions_take_hyperparameters_as_keywords(strengths):
         (
             dict(process="fedprox", fedprox_strength=0.1),
             TypeError,
-            r"its strengths: give strengths={'fedprox_strength': 0.1}\.",
+            r"its hyperparameters: give hyperparameters={'fedprox_strength': 0.1}\.",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_strengths_go_to_the_methods_that_have_them(tmp_path):
     of_runs = [batch.as_flags(run.asked) for run in planned]
     assert not any(flag.startswith("--fedprox") for flag in of_runs[0])
     assert "--fedprox_strength=0.1" in of_runs[1]
-    assert planned[1].config.strengths == {"fedprox_strength": 0.1}
+    assert planned[1].config.hyperparameters == {"fedprox_strength": 0.1}
 
 
 def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
@@ -109,8 +109,8 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
     }
     for run in planned:
         assert (run.config.batch_size, run.config.num_clients) == (9, 4)
-    assert "man_strength" not in planned[0].config.strengths
-    assert planned[1].config.strengths["man_strength"] == 0.3
+    assert "man_strength" not in planned[0].config.hyperparameters
+    assert planned[1].config.hyperparameters["man_strength"] == 0.3
 
 
 @pytest.mark.parametrize(

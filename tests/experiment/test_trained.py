@@ -128,7 +128,7 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
         sent = tff.learning.models.ModelWeights(ahead, sent.non_trainable)
     with runtime.running("in_process"):
         began, ended = found.train_clients([client_id])
-        fedavg = dataclasses.replace(found.config, process="fedavg", strengths={})
+        fedavg = dataclasses.replace(found.config, process="fedavg", hyperparameters={})
         plain = runs.build_process(fedavg, found.task)
         state = plain.set_model_weights(plain.initialize(), sent)
         key = data.client_key(found.config.seed, 2, client_id)

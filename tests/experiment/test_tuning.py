@@ -50,11 +50,11 @@ class Pretending:
         self.configs.append(config)
         accuracy = 0.3
         if config.validation_share is not None:
-            key = (config.strengths["fedprox_strength"], config.seed)
+            key = (config.hyperparameters["fedprox_strength"], config.seed)
             if key not in HELD_OUT:
                 return 1, "bin/run: It failed."
             accuracy = HELD_OUT[key]
-        diverges = config.strengths.get("fedprox_strength") in self._diverging
+        diverges = config.hyperparameters.get("fedprox_strength") in self._diverging
         loss = math.nan if diverges else 1.0
         finished.finish(planned, [0.1, accuracy], loss=loss)
         return 0, ""
@@ -118,7 +118,7 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert {config.process for config in tried} == {"fedprox"}
     assert {config.validation_share for config in tried} == {0.1}
     assert {config.validation_share for config in final} == {None}
-    chosen = {c.strengths.get("fedprox_strength") for c in final}
+    chosen = {c.hyperparameters.get("fedprox_strength") for c in final}
     # The means are 0.55, 0.7 and 0.4.
     assert len(final) == 4 and chosen == {None, 0.01}
     fedavg, fedprox = finished.read_csv(tmp_path / "table.csv")
@@ -214,7 +214,7 @@ def test_settings_that_end_not_finite_are_never_best(tmp_path):
         grid = f"--grid=fedprox_strength=0.1,0.01,{0.02 if 'tied' in cell else 0.001}"
         done = call(*arguments, grid, f"--output_dir={folder}", executor=executor)
         assert done.returncode == 0, done.stderr
-        assert executor.configs[-1].strengths == {"fedprox_strength": best}
+        assert executor.configs[-1].hyperparameters == {"fedprox_strength": best}
         assert cell in (folder / "table.md").read_text()
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, grid, f"--output_dir={tmp_path / 'b'}", executor=executor)

@@ -63,17 +63,17 @@ def test_settings_are_those_of_the_first_method():
 
 
 def test_strengths_are_flags_with_defaults():
-    known = {s.flag: s.setting for s in catalogue.strengths()}
+    known = {s.flag: s.setting for s in catalogue.hyperparameters()}
     assert known["fedprox_strength"].default == 1e-4
     assert known["fedalign_lipschitz_scaling"].type is str
     assert known["fedalign_stop_gradients"].type is bool
     assert known["fedalign_power_iterations"].type is int
-    assert [s.flag for s in catalogue.strengths("man")] == [
+    assert [s.flag for s in catalogue.hyperparameters("man")] == [
         "man_strength",
         "man_scaling",
         "man_terms",
     ]
-    assert catalogue.strengths("fedavg") == []
+    assert catalogue.hyperparameters("fedavg") == []
 
 
 def test_strengths_reach_their_methods():

@@ -23,7 +23,7 @@ _CONDITION = re.compile(r"([\w']+) is ([\w.]+?)(?= and |$)")
 def _claims():
     """(method's name, values by setting with which it is FedAvg), for each claim."""
     for name in every_method.NAMES:
-        own = {s.setting.name: s.setting for s in catalogue.strengths(name)}
+        own = {s.setting.name: s.setting for s in catalogue.hyperparameters(name)}
         own |= {s.symbol: s for s in own.values()}
         for each in own.values():
             for value, conditions in _CLAIM.findall(each.help):
@@ -103,7 +103,7 @@ def _names(methods):
 
 
 def test_no_help_says_it_in_other_words():
-    for each in catalogue.strengths():
+    for each in catalogue.hyperparameters():
         said = _CLAIM.sub("", each.setting.help)
         assert not re.search(r"FedAvg\b", said), each
     assert len(CLAIMS) > 25

@@ -115,7 +115,7 @@ OTHERS = {
 
 def test_every_default_that_is_a_number_is_the_papers():
     found = {}
-    for name, each in catalogue.strengths():
+    for name, each in catalogue.hyperparameters():
         is_number = each.type in (int, float) and not each.is_tuple
         if is_number and each.default is not None:
             found.setdefault(name, {})[each.name] = each.default

@@ -227,10 +227,10 @@ _WRONG = {
 
 @pytest.mark.parametrize("cls", catalogue.methods().values(), ids=_name)
 def test_every_strength_is_described_and_bounded(cls):
-    strengths = catalogue.strengths(cls.name)
+    hyperparameters = catalogue.hyperparameters(cls.name)
     fields = [f.name for f in dataclasses.fields(cls)]
-    assert [s.setting.name for s in strengths] == fields
-    for flag, setting in [(s.flag, s.setting) for s in strengths]:
+    assert [s.setting.name for s in hyperparameters] == fields
+    for flag, setting in [(s.flag, s.setting) for s in hyperparameters]:
         assert setting.help.endswith(".")
         for value in _WRONG[setting.type]:
             if value is None and setting.is_optional:

@@ -176,12 +176,12 @@ def _step(own, ends_in_softmax, needs):
 
 
 @pytest.mark.parametrize(
-    "name, strengths",
+    "name, hyperparameters",
     [*every_method.variants(), ("fedrcl", {"fedrcl_levels": (1, 3)})],
     ids=every_method.variant_id,
 )
-def test_a_softmax_at_the_end_trains_the_same_or_is_refused(name, strengths):
-    own = every_method.of_variant(name, strengths)
+def test_a_softmax_at_the_end_trains_the_same_or_is_refused(name, hyperparameters):
+    own = every_method.of_variant(name, hyperparameters)
     try:
         needs = local_steps.find_needs(_model_fn(False)(), [own])
     except (ValueError, TypeError):

@@ -1,6 +1,7 @@
 """Methods by themselves have the settings of the recipes that are of the same evidence.
 
-The bases are one, `methods.papers`; here are rows: strengths, what a method brings.
+The bases are one, `methods.papers`; here are rows: hyperparameters, what a method
+brings.
 """
 
 import pytest

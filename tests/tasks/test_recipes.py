@@ -51,7 +51,7 @@ def test_the_settings_of_every_recipe_hold(paper):
         # Nothing that the paper determines is left to a default.
         settings_of_paper = {"total_rounds", "batch_size", "model", "norm", "partition"}
         assert settings_of_paper <= recipe.settings.keys()
-        catalogue.build(values.process, values.strengths)
+        catalogue.build(values.process, values.hyperparameters)
         # Nothing in it contradicts the rest, which would be refused.
         asked = experiment.RunConfig.of({"seed": 2, **recipe.settings})
         assert asked.resolved() == values, recipe.name

@@ -27,25 +27,25 @@ WITH_TERM = [n for n in REGULARIZERS if method.overrides(CLASSES[n], "term")]
 
 
 def variants():
-    """(name, strengths) pairs: every method, and each of its choices by itself."""
+    """(name, hyperparameters): every method, and each of its choices by itself."""
     for name in NAMES:
         yield name, {}
-        for each in catalogue.strengths(name):
+        for each in catalogue.hyperparameters(name):
             choices = (False, True) if each.setting.type is bool else ()
             for choice in each.setting.choices or choices:
                 if choice != each.setting.default:
                     yield name, {each.flag: choice}
 
 
-def of_variant(name, strengths):
+def of_variant(name, hyperparameters):
     """The method of a variant."""
     return catalogue.find(name)(
-        **{flag.removeprefix(f"{name}_"): v for flag, v in strengths.items()}
+        **{flag.removeprefix(f"{name}_"): v for flag, v in hyperparameters.items()}
     )
 
 
 def variant_id(value):
-    """A variant's method or strengths in the name of a test."""
+    """A variant's method or hyperparameters in the name of a test."""
     if isinstance(value, dict):
         return ",".join(f"{flag}={v}" for flag, v in value.items()) or "default"
     return value
@@ -95,12 +95,12 @@ def settings(name):
 
 
 @functools.cache
-def build(name, **strengths):
-    """The process of a method or sum, with these strengths."""
+def build(name, **hyperparameters):
+    """The process of a method or sum, with these hyperparameters."""
     if "fedrs" in name.split("+"):
         # With all classes at all clients, its default is FedAvg.
-        strengths = {"fedrs_scaling": "frequency", **strengths}
-    return training.build_from_settings(name, model_fn, settings(name), strengths)
+        hyperparameters = {"fedrs_scaling": "frequency", **hyperparameters}
+    return training.build_from_settings(name, model_fn, settings(name), hyperparameters)
 
 
 def clients(**options):

@@ -92,11 +92,14 @@ def test_an_evaluation_of_another_librarys_process_is_refused():
 
 def test_fedgkd_of_one_global_model_is_kd_of_half_the_strength():
     settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
-    strengths = {"fedgkd": {"fedgkd_averaged_rounds": 1}, "kd": {"kd_strength": 0.1}}
+    hyperparameters = {
+        "fedgkd": {"fedgkd_averaged_rounds": 1},
+        "kd": {"kd_strength": 0.1},
+    }
     clients = random_clients.clients((6, 9))
     weights = [
         _run(training.build_from_settings(name, CNN_FN, settings, own), clients, 2)[0]
-        for name, own in strengths.items()
+        for name, own in hyperparameters.items()
     ]
     for a, b in zip(*weights):
         np.testing.assert_array_equal(a, b)

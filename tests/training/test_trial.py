@@ -40,9 +40,13 @@ def _drawn(like, seed=0):
     return tf.nest.map_structure(one, like)
 
 
-@pytest.mark.parametrize("name, strengths", _UPLOADING, ids=every_method.variant_id)
-def test_a_method_whose_server_does_not_just_add_needs_exact_sums(name, strengths):
-    own = every_method.of_variant(name, strengths)
+@pytest.mark.parametrize(
+    "name, hyperparameters", _UPLOADING, ids=every_method.variant_id
+)
+def test_a_method_whose_server_does_not_just_add_needs_exact_sums(
+    name, hyperparameters
+):
+    own = every_method.of_variant(name, hyperparameters)
     found = _of_trial(own)
     weights = every_method.model_fn().trainable_variables
     weights = [tf.identity(w) for w in weights]

@@ -94,7 +94,7 @@ def measure(
     num_classes: int,
     norm: str = "batch",
     projector: Optional[str] = None,
-    strengths: Mapping[str, Any] = {},
+    hyperparameters: Mapping[str, Any] = {},
     draws: int = DEFAULT_DRAWS,
 ) -> Cost:
     """Counts the cost of a method on one of the package's networks.
@@ -123,7 +123,7 @@ def measure(
         # Any numbers: they do not change the cost.
         num_clients=10,
         total_rounds=1,
-        **strengths,
+        **hyperparameters,
     )
     return of_process(process, name, projector, draws=draws)
 

@@ -129,10 +129,10 @@ def _costs_of_processes(given):
         raise SettingError("image_shape", image_shape, reason)
     own = {}
     for process in processes:
-        fields = catalogue.strengths(process)
+        fields = catalogue.hyperparameters(process)
         own[process] = {f.flag: given[f.flag] for f in fields if f.flag in given}
     for flag in given.keys() - set(_COST):
-        if not any(flag in strengths for strengths in own.values()):
+        if not any(flag in hyperparameters for hyperparameters in own.values()):
             reason = f"its method is not part of {', '.join(processes)}."
             raise SettingError(flag, None, reason)
     return [
@@ -142,9 +142,9 @@ def _costs_of_processes(given):
             norm=given.get("norm", "batch"),
             num_classes=given.get("num_classes", _SETTINGS["num_classes"].default),
             image_shape=image_shape,
-            strengths=strengths,
+            hyperparameters=hyperparameters,
         )
-        for process, strengths in own.items()
+        for process, hyperparameters in own.items()
     ]
 
 
@@ -357,7 +357,7 @@ def singular_values(given):
 
 
 _SUBJECTS = {
-    "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalogue.strengths()))),
+    "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalogue.hyperparameters()))),
     "partition": (partition, _PARTITION),
     "hessian": (hessian, _HESSIAN),
     "landscape": (landscape, _LANDSCAPE),

@@ -128,7 +128,7 @@ class Arguments(RunConfig):
             values["model"] = None
         else:
             model = None
-        config = RunConfig(**values, strengths=self.strengths)
+        config = RunConfig(**values, hyperparameters=self.hyperparameters)
         given = {**config.given(), "grid": getattr(self, "grid", None)}
         if self.client_data is not None:
             own = lazy.tasks.own_data

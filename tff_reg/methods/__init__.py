@@ -12,11 +12,11 @@ from typing import Any
 from tff_reg.methods.catalogue import (
     UnknownProcessError,
     build,
+    hyperparameters,
     methods,
     names,
     parse,
     settings,
-    strengths,
 )
 from tff_reg.methods.checks import IncompatibleMethodsError
 from tff_reg.methods.contract import ContractError, HookError
@@ -66,7 +66,7 @@ __all__ = [
     "sent",
     "settings",
     "shared",
-    "strengths",
+    "hyperparameters",
     "zeros",
 ]
 

@@ -193,7 +193,7 @@ def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
                 f"there is another method {cls.name!r}: rename it."
             )
         taken = dict.fromkeys(taken_by_runs, "every run")
-        taken |= {each.flag: each.method for each in strengths()}
+        taken |= {each.flag: each.method for each in hyperparameters()}
         for setting in settings_lib.settings_of(cls):
             flag = Hyperparameter(cls.name, setting).flag
             if (other := taken.get(flag, cls.name)) != cls.name:
@@ -357,7 +357,7 @@ def _in_order(process: str) -> list[type[method_lib.Method]]:
     return added or [find("fedavg")]
 
 
-def strengths(process: Optional[str] = None) -> list[Hyperparameter]:
+def hyperparameters(process: Optional[str] = None) -> list[Hyperparameter]:
     """Returns the hyperparameters of a process.
 
     Args:
@@ -386,7 +386,7 @@ def named(words: Iterable[str]) -> dict[str, Hyperparameter]:
     for name in names():
         if any(word.startswith(f"{name}_") for word in plain):
             with contextlib.suppress(plugins.PluginError):
-                found |= {each.flag: each for each in strengths(name)}
+                found |= {each.flag: each for each in hyperparameters(name)}
     return found
 
 
@@ -403,7 +403,7 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
     Raises:
       ValueError: If a hyperparameter belongs to none of the methods or is out of range.
     """
-    known = {strength.flag: strength for strength in strengths(process)}
+    known = {strength.flag: strength for strength in hyperparameters(process)}
     for flag in chosen:
         if flag not in known:
             raise ValueError(

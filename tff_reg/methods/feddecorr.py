@@ -12,7 +12,7 @@ With x the embeddings of a batch of B, each of the d dimensions standardised to 
 and (unbiased) variance 1, and M = x'x, the term is the mean square of M's off-diagonal
 entries, divided by B, as in the authors' code. The paper's term is ||K||_F^2 / d^2 with
 the correlation matrix K, about B / (B - 1)^2 times as much (1 / 62 at B = 64), so its
-strengths do not carry over. The code does not clip gradients.
+hyperparameters do not carry over. The code does not clip gradients.
 
 For a batch of one example the term is 0. For two examples all correlations are 1 or -1,
 so the term is constant.

@@ -311,9 +311,9 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     of_runs = settings_of(ProcessSettings)
     catalogue.add_files(overrides.pop("plugin", ()), of_runs)
     setting_names = {each.name for each in of_runs}
-    strength_names = catalogue.named(overrides)
+    hyperparameter_names = catalogue.named(overrides)
     chosen: dict[str, Any] = {}
-    strengths: dict[str, Any] = {}
+    hyperparameters: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in overrides.items():
         is_tffs = isinstance(value, tff.learning.ClientWeighting)
@@ -321,11 +321,11 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
             rest[key] = value
         elif key in setting_names:
             chosen[key] = value
-        elif key in strength_names:
-            strengths[key] = value
+        elif key in hyperparameter_names:
+            hyperparameters[key] = value
         else:
             raise TypeError(_unknown(name, key, setting_names))
-    catalogue.build(name, strengths)
+    catalogue.build(name, hyperparameters)
     is_of_round = callable(chosen.get("client_learning_rate"))
     if is_of_round and "total_rounds" not in chosen:
         raise TypeError(
@@ -338,14 +338,14 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     beside = {each: rest.get(each) is not None for each in _ARGUMENTS}
     beside |= {"client_data": True, "given": chosen}
     settings = process_settings.of_process(name, chosen, beside)
-    process = _build(name, model_fn, settings, strengths, rest)
+    process = _build(name, model_fn, settings, hyperparameters, rest)
     if is_of_round:
         process.assumed["total_rounds"] = settings.total_rounds
     return process
 
 
 def _unknown(name: str, key: str, setting_names: set[str]) -> str:
-    own = {each.setting.symbol: each.flag for each in catalogue.strengths(name)}
+    own = {each.setting.symbol: each.flag for each in catalogue.hyperparameters(name)}
     choices = [*own.values(), *setting_names, *_ARGUMENTS]
     return (
         f"build got an unknown setting {key!r}"
@@ -359,7 +359,7 @@ def build_from_settings(
     name: str,
     model_fn: Callable[[], Any],
     settings: ProcessSettings,
-    strengths: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
     *,
     mean_examples: Optional[float] = None,
     client_preprocess_fn: Optional[Callable[..., Any]] = None,
@@ -373,7 +373,7 @@ def build_from_settings(
       name: A process name.
       model_fn: Makes the `tff_reg.models.LearningModel`.
       settings: The run's settings.
-      strengths: Hyperparameters by flag name.
+      hyperparameters: Hyperparameters by flag name.
       mean_examples: Mean number of examples per client, for drift corrections and
         `same_local_steps`; None assumes equally large clients.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
@@ -403,17 +403,17 @@ def build_from_settings(
         *(settings.num_clients, mean_examples, None if partial_work else steps)
     )
     arguments = dict(arguments, client_data=client_data, population=population)
-    return _build(name, model_fn, settings, strengths, arguments)
+    return _build(name, model_fn, settings, hyperparameters, arguments)
 
 
 def _build(
     name: str,
     model_fn: Callable[[], Any],
     settings: ProcessSettings,
-    strengths: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ):
-    methods = settings.build_methods(name, strengths)
+    methods = settings.build_methods(name, hyperparameters)
     given: dict[str, Any] = {
         "client_optimizer_fn": optimizers.of_clients(settings),
         "server_optimizer_fn": optimizers.of_server(settings),

@@ -370,13 +370,13 @@ class ProcessSettings(PopulationSettings):
         return trained(num_examples, self.batch_size, self.drop_remainder)
 
     def build_methods(
-        self, process: str, strengths: Mapping[str, Any]
+        self, process: str, hyperparameters: Mapping[str, Any]
     ) -> tuple[method_lib.Method, ...]:
         """Makes the methods of a process.
 
         Args:
           process: A process name.
-          strengths: Hyperparameters by flag name; the others have their defaults.
+          hyperparameters: Hyperparameters by flag name; the others have their defaults.
 
         Returns:
           The methods, and those of `averages_all_clients`, `keep_client_optimizer`.
@@ -386,7 +386,7 @@ class ProcessSettings(PopulationSettings):
           ValueError: If a hyperparameter belongs to none of the methods or is out of
             range.
         """
-        methods = catalogue.build(process, strengths)
+        methods = catalogue.build(process, hyperparameters)
         if self.averages_all_clients:
             methods = (*methods, all_clients.AllClients())
         if self.keep_client_optimizer:

@@ -42,7 +42,7 @@ def resolve(
     process = chosen["process"]
     values = {each.name: each.default for each in settings}
     hyperparameters = {
-        each.flag: each.setting.default for each in catalogue.strengths(process)
+        each.flag: each.setting.default for each in catalogue.hyperparameters(process)
     }
     known = {*values, *hyperparameters}
     check_owned({n: given[n] for n in given.keys() - values.keys()}, [process])
@@ -99,7 +99,7 @@ def process_name(text: str) -> str:
 
 def owned(hyperparameters: Mapping[str, Any], process: str) -> dict[str, Any]:
     """Returns the hyperparameters that belong to methods of the process."""
-    own = {each.flag for each in catalogue.strengths(process)}
+    own = {each.flag for each in catalogue.hyperparameters(process)}
     return {name: value for name, value in hyperparameters.items() if name in own}
 
 

@@ -1,6 +1,7 @@
 """The settings of a run, and the sources of their values.
 
-    config = RunConfig(process="fedalign", seed=1, strengths={"fedalign_strength": 0.3})
+    own = {"fedalign_strength": 0.3}
+    config = RunConfig(process="fedalign", seed=1, hyperparameters=own)
     config.resolved().client_learning_rate
 
 `resolution` documents the sources of values that are not given. The flags of commands,
@@ -81,10 +82,10 @@ class RunConfig(
     """A request for a run; a setting that is not given is None.
 
         experiment.RunConfig(
-            process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
+            process="fedprox", seed=1, hyperparameters={"fedprox_strength": 0.1})
 
     Attributes:
-      strengths: Strengths of the process's methods, as `<method>_<field>`.
+      hyperparameters: Strengths of the process's methods, as `<method>_<field>`.
       settings_from: The source of the settings that are not given; set when resolved.
     """
 
@@ -257,7 +258,7 @@ class RunConfig(
         help="delete the run in output_dir and start anew",
         tags=(NO_EFFECT, KEY),
     )
-    strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings_from: str = dataclasses.field(default="", compare=False)
 
     def __new__(cls, *args: Any, **given: Any):
@@ -265,10 +266,10 @@ class RunConfig(
         called = getattr(cls, "CALLED", cls.__name__)
         for name in catalogue.named(given).keys() & given.keys():
             raise TypeError(
-                f"{called} takes {name} among its strengths: give"
-                f" strengths={{{name!r}: {given[name]!r}}}."
+                f"{called} takes {name} among its hyperparameters: give"
+                f" hyperparameters={{{name!r}: {given[name]!r}}}."
             )
-        every = catalogue.strengths
+        every = catalogue.hyperparameters
         check_names(cls, given, lambda: [each.flag for each in every()])
         return super().__new__(cls)
 
@@ -293,36 +294,36 @@ class RunConfig(
             own.check(values["settings_of"])
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        strengths = _checked(self.strengths)
-        object.__setattr__(self, "strengths", strengths)
+        hyperparameters = _checked(self.hyperparameters)
+        object.__setattr__(self, "hyperparameters", hyperparameters)
         if self.process is not None:
-            resolution.check_owned(strengths, [self.process])
+            resolution.check_owned(hyperparameters, [self.process])
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):
-        """Makes a config from settings by name, strengths included."""
+        """Makes a config from settings by name, hyperparameters included."""
         names = {each.name for each in settings_of(cls)} | {"settings_from"}
         own = {name: value for name, value in values.items() if name in names}
         rest = {name: value for name, value in values.items() if name not in names}
-        return cls(**own, strengths=rest)
+        return cls(**own, hyperparameters=rest)
 
     @classmethod
     def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns keyword arguments with the methods' hyperparameters as strengths."""
+        """Returns keyword arguments with the methods' own among `hyperparameters`."""
         if files := given.get("plugin"):
             files = [files] if isinstance(files, str) else files
             catalogue.add_files(map(os.path.abspath, files), settings_of(cls))
         known = catalogue.named(given)
         rest = {name: value for name, value in given.items() if name not in known}
         if own := {name: given[name] for name in given if name in known}:
-            rest["strengths"] = {**rest.get("strengths", {}), **own}
+            rest["hyperparameters"] = {**rest.get("hyperparameters", {}), **own}
         return rest
 
     def given(self) -> dict[str, Any]:
         """Returns the given settings by name, hyperparameters of methods among them."""
         values = {each.name: getattr(self, each.name) for each in settings_of(self)}
         given = {name: value for name, value in values.items() if value is not None}
-        return {**given, **self.strengths}
+        return {**given, **self.hyperparameters}
 
     def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
         """Returns the config with a value for every setting.
@@ -333,9 +334,9 @@ class RunConfig(
 
         Returns:
           The config. `recipe` is replaced by its settings, except for those that do not
-          apply: an alpha of another partition, strengths of methods that are not part
-          of the process. `participation` is replaced by `clients_per_round`; a setting
-          that is off, such as a `max_gradient_norm` of 0, is None.
+          apply: an alpha of another partition, hyperparameters of methods that are not
+          part of the process. `participation` is replaced by `clients_per_round`; a
+          setting that is off, such as a `max_gradient_norm` of 0, is None.
 
         Raises:
           SettingError: If there is no process, no such task or recipe, or two settings
@@ -368,14 +369,14 @@ class ResolvedConfig(RunConfig):
     @property
     def methods(self) -> tuple[Method, ...]:
         """The methods that the run adds to federated averaging."""
-        return self.build_methods(self.process, self.strengths)
+        return self.build_methods(self.process, self.hyperparameters)
 
     def part(self, kind: type) -> dict[str, Any]:
         """Returns the values of the settings that a class declares, by name."""
         return {each.name: getattr(self, each.name) for each in settings_of(kind)}
 
     def dump(self) -> dict[str, Any]:
-        """Returns JSON values by name, strengths included, as in `config.json`."""
+        """Returns JSON values by name, hyperparameters too, as in `config.json`."""
         values = {
             each.name: getattr(self, each.name)
             for each in _by_heading()
@@ -385,7 +386,7 @@ class ResolvedConfig(RunConfig):
             name: list(value) if isinstance(value, tuple) else value
             for name, value in {
                 **values,
-                **self.strengths,
+                **self.hyperparameters,
                 "settings_from": self.settings_from,
             }.items()
         }
@@ -412,11 +413,11 @@ def listed(
 ) -> list[Setting]:
     """Returns all settings, heading by heading, required ones first.
 
-    The strengths of the process's methods come last; of all methods, if None, or of
-    those that words name, such as the arguments of a command.
+    The hyperparameters of the process's methods come last; of all methods, if None, or
+    of those that words name, such as the arguments of a command.
     """
     own = (
-        catalogue.strengths(process)
+        catalogue.hyperparameters(process)
         if words is None
         else catalogue.named(words).values()
     )
@@ -434,11 +435,11 @@ def _by_heading() -> list[Setting]:
     )
 
 
-def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     """Checks hyperparameters, of any method; returns those that are not None."""
-    known = catalogue.named(strengths)
+    known = catalogue.named(hyperparameters)
     found = {}
-    for name, value in strengths.items():
+    for name, value in hyperparameters.items():
         if name not in known:
             raise SettingError(name, None, "there is no such setting.")
         if value is None:

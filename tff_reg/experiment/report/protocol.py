@@ -1,8 +1,8 @@
 """The protocol of compared runs: common settings, differences, own settings.
 
 Methods are compared under one protocol: the same data, rounds, clients and optimisers
-for all. A method's own settings are its strengths and the settings that it requires,
-such as FedAdam's server optimiser.
+for all. A method's own settings are its hyperparameters and the settings that it
+requires, such as FedAdam's server optimiser.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _names_of_methods(config: Mapping[str, Any]) -> dict[str, None]:
     try:
         names = [
             *catalogue.required_settings(process, config),
-            *(each.flag for each in catalogue.strengths(process)),
+            *(each.flag for each in catalogue.hyperparameters(process)),
         ]
     except ValueError:  # A method's package is not installed here.
         names = []

@@ -50,7 +50,7 @@ def header(
     values = config.dump()
     hyperparameters = ", ".join(
         f"{name if '+' in config.process else name.split('_', 1)[1]} {as_text(value)}"
-        for name, value in config.strengths.items()
+        for name, value in config.hyperparameters.items()
     )
     if hyperparameters:
         hyperparameters = f" ({hyperparameters})"

@@ -324,7 +324,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         config.process,
         task.model_fn,
         settings,
-        config.strengths,
+        config.hyperparameters,
         mean_examples=mean_examples,
         debug_eager=config.debug_eager,
         measures_drift=config.drift,
@@ -381,13 +381,15 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
         for m in config.methods
         if m.when_finetuned or all(method_lib.overrides(m, h) for h in hooks)
     ]
-    strengths = {f"{m.name}_{k}": v for m in own for k, v in m.when_finetuned.items()}
+    hyperparameters = {
+        f"{m.name}_{k}": v for m in own for k, v in m.when_finetuned.items()
+    }
     name = "+".join(m.name for m in own) or "fedavg"
     alone = training.build_from_settings(
         name,
         process.model_fn or task.model_fn,
         dataclasses.replace(config, averages_all_clients=False, **changes),
-        {**resolution.owned(config.strengths, name), **strengths},
+        {**resolution.owned(config.hyperparameters, name), **hyperparameters},
         server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
         **_form(task),
     )

@@ -249,7 +249,7 @@ def columns_of(
     `given` is as in `plan.read_values`; `others` are the settings that all columns
     have.
     """
-    methods = {each.flag: each.method for each in catalogue.strengths()}
+    methods = {each.flag: each.method for each in catalogue.hyperparameters()}
 
     def why_not(name: str) -> Optional[str]:
         if name in methods:

@@ -168,7 +168,7 @@ class Study:
         names = process_names(processes)
         where = os.path.join(common.output_dir, folder)
         common = dataclasses.replace(protocol.asked(common), output_dir=where)
-        resolution.check_owned(common.strengths, names)
+        resolution.check_owned(common.hyperparameters, names)
         for seed in dict.fromkeys(seeds):
             for name in names:
                 of = heading and f"{resolution.process_name(name)}, {heading}"
@@ -204,7 +204,7 @@ def of_process(
         process=process,
         seed=seed,
         output_dir=os.path.join(common.output_dir, f"{process}-seed{seed}"),
-        strengths=resolution.owned(common.strengths, process),
+        hyperparameters=resolution.owned(common.hyperparameters, process),
     )
 
 

@@ -206,7 +206,7 @@ class Reproduction:
         ]
         self.planned = self._study.runs
         processes = {run.config.process for run in self.planned}
-        resolution.check_owned(common.strengths, sorted(processes))
+        resolution.check_owned(common.hyperparameters, sorted(processes))
 
     def _plan(self, cell: Cell, recipe: str, seed: int) -> series.PlannedRun:
         sets = lazy.tasks.recipes.settings(recipe)
@@ -214,11 +214,11 @@ class Reproduction:
         if self.is_tiny:
             more.update(self._tiny_settings(sets))
         given = {**more, **self._common.given()}
-        own = resolution.owned(self._common.strengths, sets["process"])
+        own = resolution.owned(self._common.hyperparameters, sets["process"])
         given = {
             name: value
             for name, value in given.items()
-            if name in own or name not in self._common.strengths
+            if name in own or name not in self._common.hyperparameters
         }
         name = lazy.tasks.recipes.artifacts.canonical(recipe)
         variant = "-".join(

@@ -1,8 +1,8 @@
 """Tuning: each method's settings chosen on held-out training examples.
 
 A grid names settings and the values to try. A method tries all combinations of the
-settings that it has: its strengths, and those that every run has. The runs are tested
-on held-out training examples (`validation_share`), never on the test set. Once all of
+settings that it has: its hyperparameters, and those that every run has. The runs are
+tested on held-out training examples (`validation_share`), never on the test set. Once all of
 them are finished, the best setting of a method is the one with the best mean over
 seeds, among those whose runs all ended with finite numbers.
 
@@ -69,9 +69,9 @@ def parse(given: Union[str, Mapping[str, Any]]) -> dict[str, tuple]:
 
 def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]]:
     """Returns the combinations of settings that a process tries."""
-    strengths = {each.flag for each in catalogue.strengths()}
-    own = {each.flag for each in catalogue.strengths(process)}
-    names = [name for name in grid if name in own or name not in strengths]
+    hyperparameters = {each.flag for each in catalogue.hyperparameters()}
+    own = {each.flag for each in catalogue.hyperparameters(process)}
+    names = [name for name in grid if name in own or name not in hyperparameters]
     return [
         dict(zip(names, values))
         for values in itertools.product(*(grid[name] for name in names))
@@ -119,8 +119,8 @@ class Tuning:
             why = "local has no held-out accuracy to choose by; leave it out."
             raise SettingError("grid", None, why)
         seeds = tuple(dict.fromkeys(seeds))
-        strengths = {each.flag for each in catalogue.strengths()}
-        own = {name: values for name, values in grid.items() if name in strengths}
+        hyperparameters = {each.flag for each in catalogue.hyperparameters()}
+        own = {name: values for name, values in grid.items() if name in hyperparameters}
         resolution.check_owned(own, names)
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
