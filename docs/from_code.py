@@ -48,6 +48,7 @@ _CURVES = {
 _HOOKS = (
     "adapt_network",
     "broadcast",
+    "personal",
     "start",
     "begin",
     "change_batch",
@@ -61,6 +62,7 @@ _HOOKS = (
     "finish",
     "update_memory",
     "next_model",
+    "own_model",
 )
 
 
@@ -81,7 +83,7 @@ def write(folder):
     pages.update(reference.pages())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
-    pictures = {f"methods/{name}.png": name for name in overview.ours()}
+    pictures = {f"methods/{name}.png": name for name in overview.ours() if _drawn(name)}
     for old in folder.rglob("*.*") if folder.exists() else ():
         name = old.relative_to(folder).as_posix()
         if old.is_file() and name not in pages and name not in pictures:
@@ -113,6 +115,10 @@ def draw_curves(path, name):
         if name in known:
             panels[title] = [known[each] for each in dict.fromkeys(("fedavg", name))]
     curves.write_panels(path, panels, up="Test accuracy (%)")
+
+
+def _drawn(name):
+    return any(name in _curves(file) for file in _CURVES)
 
 
 @functools.cache
@@ -379,13 +385,14 @@ def _properties(method):
 
 def _measured(method, name):
     """What the tables of the results say of a method, and its curves."""
-    found = [f"![Accuracy by round, beside FedAvg's]({name}.png)"]
+    picture = f"![Accuracy by round, beside FedAvg's]({name}.png)"
+    found = [picture] if _drawn(name) else []
     for file in sorted((HERE / "figures").glob("*.csv")):
         header, *rows = csv.reader(file.read_text("utf-8").splitlines())
         matching = [row for row in rows if _is_of(row[0], method, name)]
         if matching:
             found += [f"{{ref}}`{file.stem}`:", reference.table(header, matching)]
-    return ["## Measured", *found]
+    return ["## Measured", *found] if found else []
 
 
 def _is_of(cell, method, name):

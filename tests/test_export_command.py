@@ -113,3 +113,34 @@ def test_what_is_wrong_is_said_in_a_line(changed, message):
         export_command.main, *(f"--{k}={v}" for k, v in given.items() if v is not None)
     )
     assert commands.refusal(done) == f"bin/export: {message}"
+
+
+def test_a_clients_own_model_is_exported(tmp_path):
+    """With the weights that clients share, and its own."""
+    run_dir = tmp_path / "run"
+    flags = ["--process=fedbn", "--norm=batch", "--scale=tiny", "--client_evaluation=1"]
+    done = commands.call(run_command.main, *flags, f"--output_dir={run_dir}")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for client in ("0", "client_0001", ""):
+        output = tmp_path / f"model{client}"
+        named = [f"--client={client}"] if client else []
+        done = commands.call(
+            export_command.main, f"--run_dir={run_dir}", f"--output={output}", *named
+        )
+        if client:
+            assert done.returncode == 0, done.stderr
+            assert "the model of client_000" in done.stdout
+            with np.load(output / "weights.npz") as weights:
+                found[client] = dict(weights)
+    assert done.returncode == 2 and "Name one of them" in done.stderr
+    done = commands.call(
+        export_command.main, f"--run_dir={run_dir}", "--output=x", "--client=client_9"
+    )
+    assert done.returncode == 2 and "--client=client_9: the run has" in done.stderr
+    one, other = found.values()
+    of_norm = ("gamma", "beta", "moving_mean", "moving_variance")
+    for name, value in one.items():
+        if not name.endswith(of_norm):
+            np.testing.assert_array_equal(value, other[name])
+    assert any(not np.array_equal(one[name], other[name]) for name in one)

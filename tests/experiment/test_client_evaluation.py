@@ -29,7 +29,9 @@ TESTED = (TEST[0][_IS_TESTED] / 255).astype(np.float32), TEST[1][_IS_TESTED]
 
 # Of a process whose weights nobody looks at.
 _PROCESS = types.SimpleNamespace(get_model_weights=lambda state: None)
-_RUN = types.SimpleNamespace(process=_PROCESS, state=None, weights_of=None)
+_RUN = types.SimpleNamespace(
+    process=_PROCESS, state=None, weights_of=None, shares_model=True
+)
 
 
 def run(output_dir=None, **changes):
@@ -200,7 +202,7 @@ def test_local_clients_are_runs_of_one_client_each(tmp_path):
         given["total_rounds"] = rounds
         found = run(str(tmp_path / "local"), process="local", **given)
     assert found.summary["final_accuracy"] is found.weights is None
-    with pytest.raises(ValueError, match="local has no model that clients share"):
+    with pytest.raises(ValueError, match="no model that clients share"):
         _ = found.model
     stored = json.loads((tmp_path / "local/config.json").read_text())
     assert stored["bytes_per_client"] == [0, 0]
@@ -211,6 +213,27 @@ def test_local_clients_are_runs_of_one_client_each(tmp_path):
         assert row == pytest.approx(alone, rel=1e-6)  # Its batches are others.
     losses = [each["training/loss"] for each in found.rows]
     assert losses[1] < losses[0] and found.rows[0]["training/num_examples"] == 129 * 5
+
+
+def test_clients_are_tested_with_their_own_weights(tmp_path):
+    given = dict(clients_per_round=2, batch_size=16, finetune_epochs=1, keep_best=True)
+    for rounds in (1, 3):  # Resumed after the first.
+        folder = str(tmp_path / "fedper")
+        found = run(folder, process="fedper", total_rounds=rounds, **given)
+    whole = run(process="fedper", total_rounds=3, **given)
+    assert found.clients == whole.clients and found.weights is None
+    assert [row["evaluation/accuracy"] for row in found.rows] == [None] * 3
+    with pytest.raises(ValueError, match="no model that clients share"):
+        _ = found.model
+    # Ditto's global model is FedAvg's, and its clients' models are their own.
+    given |= dict(total_rounds=2, keep_best=False)
+    ditto = run(process="ditto", client_evaluation=0, **given)
+    fedavg = run(process="fedavg", client_evaluation=0, **given)
+    for one, other in zip(ditto.weights.trainable, fedavg.weights.trainable):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    for name in ("loss", "finetuned_loss"):
+        pairs = [(a[name], b[name]) for a, b in zip(ditto.clients, fedavg.clients)]
+        assert all(own != shared for own, shared in pairs if shared is not None)
 
 
 def test_central_is_one_client_with_the_steps_of_a_cohort():
@@ -248,7 +271,8 @@ def test_copies_leave_out_the_branches_that_training_leaves_out():
     task = runs.build_task(config)
     process = runs.build_process(config, task)
     state = process.initialize()
-    tuned = runs._finetuning(config, task, process)(state, 0, "client_0000")
+    run_ = types.SimpleNamespace(state=state, rounds_done=0, weights_of=None)
+    tuned = runs._finetuning(config, task, process)(run_, "client_0000")
     before = process.get_model_weights(state).trainable
     same = [np.array_equal(*each) for each in zip(before, tuned.trainable)]
     assert any(same) and not all(same)

@@ -147,7 +147,7 @@ def test_references_cost_what_they_compute_and_refuse_what_they_lack(tmp_path):
         config = types.SimpleNamespace(process=process)
         with pytest.raises(ValueError, match=f"{column}: runs of {process} have none"):
             quantities.check_measured([column], [config])
-    with pytest.raises(ValueError, match="local has no model that clients share"):
+    with pytest.raises(ValueError, match="no model that clients share"):
         trained.load(tmp_path / "local")
     run = types.SimpleNamespace(config=config, kind="server")
     with pytest.raises(ValueError, match="clients=2: it must be 0: central has one"):

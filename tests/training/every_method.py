@@ -11,7 +11,11 @@ from tff_reg.models import resnet
 SIZE = 4
 NAMES = catalogue.names()
 CLASSES = catalogue.methods()
-STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
+STATEFUL = [
+    n
+    for n in NAMES
+    if CLASSES[n]().client_memory or method.overrides(CLASSES[n], "personal")
+]
 # Whose networks are not those that `model_fn` makes.
 ADAPTING = [n for n in NAMES if method.overrides(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.

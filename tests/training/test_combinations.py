@@ -30,7 +30,7 @@ def test_methods_that_correct_gradients_declare_drift():
         if any(method.overrides(each, hook) for hook in hooks)
     }
     # Weight decay and frozen weights correct no drift.
-    assert correcting - {"fednar", "fedbabu"} == CORRECTIONS
+    assert correcting - {"fednar", "fedbabu", "fedrep"} == CORRECTIONS
 
 
 def test_methods_of_the_server_step_declare_it():
@@ -46,10 +46,11 @@ def test_methods_of_the_server_step_declare_it():
 def test_alternatives_do_the_same():
     assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf", "fedvls"}
     assert DOING[method.FEATURES] == {"univarfl", "feduv"}
-    assert DOING[method.CLASSIFIER] == {"freeze", "fedetf", "fedbabu"}
+    heads = {"freeze", "fedetf", "fedbabu", "fedper", "fedrep"}
+    assert DOING[method.CLASSIFIER] == heads
     assert DOING[method.RATE] == {"fedswa", "fedmoswa"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
-    assert DOING[words.GRADIENT] - CORRECTIONS == sharp
+    assert DOING[words.GRADIENT] - CORRECTIONS == {*sharp, "ditto", "pfedme"}
     both = {"fedspeed", "mofedsam", "fedgamma", "fedlesams"}
     both |= {"fedsmoo", "fedgloss", "fedwmsam"}
     assert DOING[words.GRADIENT] & CORRECTIONS == both

@@ -12,7 +12,7 @@ from tff_reg.settings import Setting
 
 _COMMAND = "bin/export"
 _USAGE = """\
-bin/export --run_dir=DIR --output=PATH
+bin/export --run_dir=DIR --output=PATH [--client=NAME]
 
 Writes the model of a run as a SavedModel, which TensorFlow loads without this package.
 It maps the task's images as stored to logits; preprocessing is included. In PATH are
@@ -22,6 +22,9 @@ _SETTINGS = (
     Setting("run_dir", str, None, "directory of the run"),
     Setting("output", str, None, "directory to write; must not exist"),
     Setting("round_num", int, None, "round of the checkpoint; the newest by default"),
+    Setting(
+        "client", str, None, "client whose own model it is: name, or number from 0"
+    ),
     finished_runs.WEIGHTS,
 )
 
@@ -48,12 +51,19 @@ def main(argv, stop):
             given.run_dir,
             round_num=given.round_num,
             weights=several.value_of(given, finished_runs.WEIGHTS),
+            client=given.client,
         )
         metadata = export.export(run, given.output)
     except ValueError as error:
         fail(error)
     except OSError as error:
         fail(error, exit_code=1)
+    if run.client is not None:
+        print(
+            f"{given.output}: the model of {run.client} after round {run.round_num};"
+            f" {metadata}"
+        )
+        return
     which = {
         "server": f"the model after round {run.round_num}",
         "all_clients": f"the mean of all clients' models after round {run.round_num}",

@@ -18,7 +18,8 @@ CLASSES = "Class counts and classifiers"
 GRADIENTS = "Gradient rules (sharpness-aware)"
 DRIFT = "Drift corrections"
 SERVER = "Server steps"
-ROLES = (LOSS, FEATURES, DISTILLATION, CLASSES, GRADIENTS, DRIFT, SERVER)
+PERSONAL = "Clients' own weights"
+ROLES = (LOSS, FEATURES, DISTILLATION, CLASSES, GRADIENTS, DRIFT, SERVER, PERSONAL)
 
 
 @dataclasses.dataclass(frozen=True)

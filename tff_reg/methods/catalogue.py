@@ -77,6 +77,11 @@ BUILTIN = (
     "fedadam",
     "fedyogi",
     "fedadagrad",
+    "ditto",
+    "pfedme",
+    "fedper",
+    "fedbn",
+    "fedrep",
     # Last, as nothing may move what it holds.
     "fedbabu",
 )
@@ -85,6 +90,22 @@ BUILTIN = (
 # each client has its own, or one client has all examples.
 WITHOUT_MODEL, POOLED = ("local",), ("central",)
 REFERENCES = (*WITHOUT_MODEL, *POOLED)
+
+
+def shares_model(process: str) -> bool:
+    """Returns whether the server's model has all weights of the clients' models."""
+    return process not in WITHOUT_MODEL and not _overrides(process, "personal")
+
+
+def has_own_models(process: str) -> bool:
+    """Returns whether a client is evaluated with weights of its own."""
+    return not shares_model(process) or _overrides(process, "own_model")
+
+
+def _overrides(process: str, hook: str) -> bool:
+    if process in REFERENCES:
+        return False
+    return any(method_lib.overrides(find(name), hook) for name in parse(process))
 
 
 class UnknownProcessError(ValueError):
@@ -221,11 +242,10 @@ def _is_method(value: Any, name: str) -> bool:
 def names() -> tuple[str, ...]:
     """Returns the names of all methods without loading any package.
 
-    They act in this order. Methods of other packages come before FedBABU, which holds
-    what no other may move, sorted by name.
+    They act in this order. Methods of other packages come before FedRep and FedBABU,
+    which hold what no other may move, sorted by name.
     """
-    *before, last = BUILTIN
-    return (*before, *REGISTRY.others(), last)
+    return (*BUILTIN[:-2], *REGISTRY.others(), *BUILTIN[-2:])
 
 
 def parse(process: str) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ A method is a frozen dataclass of its hyperparameters. It overrides the hooks th
 needs and leaves the others. In the order of a round:
 
     server   broadcast          the weights that are sent in place of the model's
-    client   start              the weights that the client begins with
+    client   personal           the weights that stay at the client
+             start              the weights that the client begins with
              begin              the state that the method keeps during training
     a step   change_batch, change_pass, change_logits
              term               a term of the loss
@@ -21,6 +22,7 @@ needs and leaves the others. In the order of a round:
              update_memory      the server's new memories
              next_model         the new model's weights
              evaluated          the weights that are evaluated in place of the model's
+             own_model          the weights that a client is evaluated with
 
 `states` defines the hooks' arguments and the symbols. A hook need not declare the
 attributes that it reads: a trial round finds them when a process is built.
@@ -244,6 +246,21 @@ class Method:
 
     # A client's round -----------------------------------------------------------------
 
+    def personal(self, network: BlockModel) -> Sequence[Any]:
+        """Returns the weights that stay at each client, and out of the mean.
+
+        A client begins a round with its own values in their places, at first the
+        initial ones; so do `local.global_weights` and the reference models. The model
+        that clients share lacks them, so each client is evaluated with its own.
+
+        Args:
+          network: The network.
+
+        Returns:
+          Some of its variables: trainable ones, and statistics of norms.
+        """
+        return ()
+
     def start(self, local: Local) -> Tensors:
         """Returns the trainable weights that a client begins with.
 
@@ -352,6 +369,19 @@ class Method:
         Args:
           weights: The trainable weights.
           memory: The server's memories of this method, by name.
+
+        Returns:
+          One tensor per weight.
+        """
+        return weights
+
+    def own_model(self, weights: Tensors, memory: Memory) -> Tensors:
+        """Returns the weights that a client is evaluated with, such as its own copy.
+
+        Args:
+          weights: The trainable weights of the server's model.
+          memory: The client's memories of this method, by name; the first values for a
+            client that never took part.
 
         Returns:
           One tensor per weight.

@@ -10,6 +10,7 @@ from tff_reg.lazy import tf
 
 _BIAS = re.compile(r"(.*_)?(bias(es)?|beta)(_\d+)?")
 # Of norms and of PReLU; PyTorch calls them `weight`.
+_OF_NORM = re.compile(r"(.*_)?(gamma|beta|moving_mean|moving_variance)(_\d+)?")
 _SCALE = re.compile(r"(.*_)?(gamma|scale|alpha)(_\d+)?")
 
 
@@ -20,6 +21,11 @@ def _is_named(weight: Any, pattern: re.Pattern[str]) -> bool:
 def is_scale(weight: tf.Variable) -> bool:
     """Whether a weight multiplies single channels: the scale of a norm or of PReLU."""
     return _is_named(weight, _SCALE)
+
+
+def is_of_norm(weight: tf.Variable) -> bool:
+    """Whether a weight is a norm's scale, shift or running statistic."""
+    return _is_named(weight, _OF_NORM)
 
 
 def is_bias(weight: tf.Variable) -> bool:

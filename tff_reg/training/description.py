@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -16,6 +16,7 @@ from tff_reg.training import (
     local_training,
     needs as needs_lib,
     numbers,
+    personal as personal_lib,
     trial,
 )
 
@@ -33,6 +34,7 @@ class Description(NamedTuple):
         measurements, by name.
       hparams_dtype: Data type of the client optimiser's hyperparameters.
       has_statistics: Whether training may change non-trainable weights.
+      personal: Which weights stay at clients; None if none do.
       said: What the server's hooks tell of a round, in the trial, by name.
       output_spec: The `tf.TensorSpec`s of a client's output; None without
         `debug_eager`.
@@ -47,6 +49,7 @@ class Description(NamedTuple):
     metric_finalizers: dict[str, Callable[..., Any]]
     hparams_dtype: tf.DType
     has_statistics: bool
+    personal: Optional[personal_lib.Personal]
     said: Any
     output_spec: Any
     kept: list[Any]
@@ -122,4 +125,5 @@ def _seen(
         hparams_dtype=tf.float64 if is_double else tf.float32,
         has_statistics=len(numbers.floats(model.non_trainable_variables))
         > len(constants),
+        personal=personal_lib.of_model(model, training.methods),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import memories, method as method_lib
-from tff_reg.training import hooks as hooks_lib, numbers
+from tff_reg.training import hooks as hooks_lib, numbers, personal as personal_lib
 
 
 class Visit(NamedTuple):
@@ -111,9 +111,11 @@ class Finishing:
         methods: Sequence[method_lib.Method],
         is_uniform: bool,
         hooks: hooks_lib.Hooks,
+        personal: Optional[personal_lib.Personal],
     ):
         self._model, self._is_uniform, self._hooks = model, is_uniform, hooks
         self._by_name = {method.name: method for method in methods}
+        self._personal = personal
 
     def finish(
         self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
@@ -168,6 +170,9 @@ class Finishing:
             for each, value in own.memory.items():
                 key = keys[each]
                 new[key] = memories.packed_as(visit.client[key], value)
+        if self._personal:
+            weights = tff.learning.models.ModelWeights.from_model(self._model)
+            new[personal_lib.KEY] = self._personal.of(weights)
         return collections.OrderedDict(
             (name, numbers.where(has_trained, new.get(name, old), old))
             for name, old in visit.client.items()
@@ -197,6 +202,8 @@ class Finishing:
                 factor = tf.where(progress.num_steps > 0, own.scale, one)
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
+        if self._personal:
+            update = self._personal.left_out(update)
         return update if after.non_trainable else update.trainable
 
     def _share(

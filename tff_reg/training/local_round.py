@@ -20,6 +20,7 @@ from tff_reg.training import (
     local_training,
     needs as needs_lib,
     numbers,
+    personal as personal_lib,
     updater,
 )
 from tff_reg.training.finishing import ClientOutput, Progress, Visit
@@ -64,8 +65,9 @@ class LocalRound:
         if self.has_network:
             self._fixed = roles.facts_of(self._model.network, self._variables)
         self._is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
+        self._personal = personal_lib.of_model(self._model, methods)
         self._finishing = finishing.Finishing(
-            self._model, methods, self._is_uniform, self._hooks
+            self._model, methods, self._is_uniform, self._hooks, self._personal
         )
         self._updater = updater.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
@@ -81,6 +83,8 @@ class LocalRound:
         server: Any,
     ) -> tuple[Visit, Progress]:
         """Sets the variables to the weights that the client begins with."""
+        if self._personal:
+            received = self._personal.merged(received, client[personal_lib.KEY])
         self._receive(received, {**server, **client})
         decayed = needs_lib.HParams(hparams)
         if "learning_rate" in hparams:

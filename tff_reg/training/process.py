@@ -22,6 +22,7 @@ from tff_reg.training import (
     client_work as client_work_lib,
     description as description_lib,
     optimizers,
+    personal as personal_lib,
     server as server_lib,
 )
 
@@ -60,6 +61,9 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         `ModelWeights`. Clients that never took part count with the initial weights;
         non-trainable variables are the server's. None if the server does not keep the
         mean.
+      get_client_weights: (State, client's state) -> the `ModelWeights` that the client
+        is evaluated with. None if that is the server's model.
+      shares_model: Whether clients share all weights of their models.
     """
 
     # Makes the model that the weights fit, if `tff_reg.training` built the process.
@@ -78,6 +82,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         get_hparams: tff.Computation,
         set_hparams: tff.Computation,
         get_all_clients_weights: Optional[tff.Computation] = None,
+        get_client_weights: Optional[tff.Computation] = None,
+        shares_model: bool = True,
     ):
         """Stores the computations; only the first two have placements.
 
@@ -91,6 +97,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
           get_hparams: S -> hparams.
           set_hparams: (S, hparams) -> S.
           get_all_clients_weights: S -> weights, or None.
+          get_client_weights: (S, C) -> weights, or None.
+          shares_model: Whether clients share all weights of their models.
         """
         # TFF's class is Any to the checker.
         super().__init__(initialize_fn, next_fn)  # pyright: ignore[reportUnknownMemberType]
@@ -100,6 +108,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         self.get_hparams = get_hparams
         self.set_hparams = set_hparams
         self.get_all_clients_weights = get_all_clients_weights
+        self.get_client_weights = get_client_weights
+        self.shares_model = shares_model
 
 
 def compose(
@@ -130,6 +140,7 @@ def compose(
     """
     comp = tff.tensorflow.computation
     methods, weights_type = description.training.methods, description.weights_type
+    personal = description.personal
     first_own = comp(server.first, weights_type)
     own_type = first_own.type_signature.result
     first_work = comp(functools.partial(client_work_lib.first_state, description))
@@ -137,7 +148,10 @@ def compose(
 
     @tensorflow_internals.elementwise_equality(also_in_plain_graphs=True)
     def first_memory(weights: Any) -> Any:
-        return memories.first(methods, "client_memory", weights.trainable)
+        found = memories.first(methods, "client_memory", weights.trainable)
+        if personal:
+            found[personal_lib.KEY] = personal.of(weights)
+        return found
 
     client_type = comp(first_memory, weights_type).type_signature.result
     send = comp(server.send, own_type, weights_type)
@@ -223,7 +237,7 @@ def compose(
     state_type = initialize.type_signature.result
     data_type = tff.FederatedType(visit.type_signature.parameter[2], tff.CLIENTS)
     of_state = _of_state(server, state_type.member)
-    if not any(m.client_memory for m in methods):
+    if not (personal or any(m.client_memory for m in methods)):
 
         @tff.federated_computation(state_type, data_type)
         def next_fn(state: Any, client_data: Any):
@@ -252,6 +266,10 @@ def compose(
         stateful_next_fn,
         initial_client_state=initial_client_state,
         get_all_clients_weights=_all_clients_weights(state_type.member),
+        get_client_weights=personal_lib.build_client_weights(
+            personal, methods, state_type.member, client_type
+        ),
+        shares_model=personal is None,
         **of_state,
     )
 

@@ -26,6 +26,7 @@ from tff_reg.training import (
     local_round,
     local_training,
     needs as needs_lib,
+    personal as personal_lib,
     server as server_lib,
 )
 
@@ -91,6 +92,7 @@ class Trial:
             weights = tff.learning.models.ModelWeights.from_model(model)
             self._received = tf.nest.map_structure(tf.identity, weights)
             self._weights = [*self._received.trainable]
+            self._personal = personal_lib.of_model(model, self._methods)
             names = frozenset(method.name for method in self._methods)
             self._round = local_round.LocalRound(
                 lambda: model,
@@ -121,6 +123,9 @@ class Trial:
         client, self._server = (
             _generic(self._first(kind)) for kind in ("client_memory", "server_memory")
         )
+        if self._personal:
+            own = self._personal.of(self._received)
+            client[personal_lib.KEY] = _generic(own)
         dtype = tf.float64 if self._weights[0].dtype == tf.float64 else tf.float32
         optimizer = training.optimizer
         hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], dtype)))

@@ -176,7 +176,7 @@ def _count(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None
     values["max_gradient_norm"] = values["max_gradient_norm"] or None
     are_tested = values["client_test_share"] or values["finetune_epochs"]
     if values["client_evaluation"] is None and (
-        are_tested or values["process"] in catalogue.WITHOUT_MODEL
+        are_tested or catalogue.has_own_models(values["process"])
     ):
         values["client_evaluation"] = 0
 

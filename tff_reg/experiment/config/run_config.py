@@ -38,6 +38,7 @@ from tff_reg.settings import (
     check_names,
     conflicts,
     needs,
+    off_when,
     setting,
     settings_of,
     with_none_defaults,
@@ -68,6 +69,13 @@ _GROUPS = (
 SHORTHAND = "shorthand"
 # Values of `settings_of` beside methods.
 TASK, EACH = resolution.TASK, resolution.EACH
+
+
+_OF_SHARED = off_when(
+    lambda process: process is not None and not catalogue.shares_model(process),
+    "the clients of {process} share no whole model.",
+    is_quiet=True,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,7 +219,7 @@ class RunConfig(
         False,
         help="end the run once the largest of target_accuracies is reached",
         rules=(
-            conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),
+            _OF_SHARED,
             needs("target_accuracies", why="give target_accuracies, such as 0.6,0.7."),
         ),
     )
@@ -220,12 +228,12 @@ class RunConfig(
         help="rounds without a better accuracy, on held-out examples if there is a"
         " validation_share and else on the test set, after which the run ends",
         minimum=1,
-        rules=(conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),),
+        rules=(_OF_SHARED,),
     )
     keep_best: bool = _of_files(
         False,
         help="also keep the model of the round with the best test accuracy",
-        rules=(conflicts("process", *catalogue.WITHOUT_MODEL, is_quiet=True),),
+        rules=(_OF_SHARED,),
         tags=(ASIDE,),
     )
     debug_eager: bool = _of_what(

@@ -74,5 +74,6 @@ def _metadata(run: TrainedRun, network: Any, spec: Any) -> dict[str, Any]:
         "model": run.config.model,
         "round_num": run.round_num,
         "weights": run.kind,
+        "client": run.client,
         "seed": run.config.seed,
     }

@@ -26,7 +26,12 @@ _AT_LEAST = ("eigenvalues", "density_samples", "clients")
 
 
 # The processes whose runs do not have an analysis.
-_LACKING = {HESSIAN: catalogue.WITHOUT_MODEL, OF_CLIENTS: catalogue.REFERENCES}
+_LACKING = {
+    HESSIAN: lambda process: not catalogue.shares_model(process),
+    OF_CLIENTS: lambda process: (
+        process in catalogue.REFERENCES or not catalogue.shares_model(process)
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +282,7 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
         if is_setting and any(getattr(each, needs) is None for each in methods):
             raise SettingError("columns", name, f"the runs need {needs} for it.")
         for process in processes:
-            if process in _LACKING.get(needs, ()):
+            if needs in _LACKING and _LACKING[needs](process):
                 raise SettingError("columns", name, f"runs of {process} have none.")
 
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import data, files, lazy, training
+from tff_reg import data, files, lazy, runtime
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import ResolvedConfig
@@ -58,6 +58,7 @@ class TrainedRun:
       round_num: Rounds done at the checkpoint; the weights `best` are of one of them.
       checkpoint: The checkpoint.
       kind: The kind of `weights`, one of `WEIGHTS`.
+      client: The client whose own `weights` they are; None for none.
     """
 
     directory: directory_lib.RunDirectory
@@ -66,6 +67,7 @@ class TrainedRun:
     round_num: int
     checkpoint: checkpoints.Checkpoint
     kind: str = "server"
+    client: Optional[str] = None
 
     @property
     def model_fn(self) -> Callable[[], LearningModel]:
@@ -82,8 +84,10 @@ class TrainedRun:
 
     @functools.cached_property
     def weights(self) -> tff.learning.models.ModelWeights:
-        """The weights of the `kind`, arrays."""
+        """The weights of the `kind`, or the client's own, arrays."""
         server = self._server_weights
+        if self.client is not None:
+            return self._weights_of(self.client)
         if self.kind == "best":
             if directory_lib.BEST_WEIGHTS not in self.checkpoint.parts:
                 raise TrainedRunError(
@@ -111,6 +115,29 @@ class TrainedRun:
         return tff.learning.models.ModelWeights(
             *(self._stored(f"{_GLOBAL}/{kind}") for kind in kinds)
         )
+
+    def _weights_of(self, client: str) -> tff.learning.models.ModelWeights:
+        self.check_client_states()
+        with runtime.running("in_process"):
+            process, state, states = self._process(self.config, self.task)
+            return process.get_client_weights(state, states.load([client])[0])
+
+    def _process(self, config: ResolvedConfig, task: Any) -> tuple[Any, Any, Any]:
+        """Returns the run's process, its state, and its clients' states, if any."""
+        process = runs.build_process(config, task, model_aggregator=None)
+        initial = process.initialize()
+        state = process_state.read_state(
+            self.checkpoint.part(process_state.STATE),
+            like=initial,
+            keep=_OF_AGGREGATORS,
+        )
+        if not hasattr(process, "initial_client_state"):
+            return process, state, None
+        states = process_state.ClientStates(
+            process.initial_client_state(initial), self.directory.checkpoints
+        )
+        states.names = {**self.checkpoint.clients}
+        return process, state, states
 
     def _stored(self, name: str) -> list[Any]:
         """Returns a list of arrays in the checkpoint's state; empty if it has none."""
@@ -171,19 +198,7 @@ class TrainedRun:
             warmup_rounds=0,
             straggler_epochs=(),  # Each does all of its work.
         )
-        process = runs.build_process(config, task, model_aggregator=None)
-        initial = process.initialize()
-        state = process_state.read_state(
-            self.checkpoint.part(process_state.STATE),
-            like=initial,
-            keep=_OF_AGGREGATORS,
-        )
-        states = None
-        if isinstance(process, training.StatefulLearningProcess):
-            states = process_state.ClientStates(
-                process.initial_client_state(initial), self.directory.checkpoints
-            )
-            states.names = {**self.checkpoint.clients}
+        process, state, states = self._process(config, task)
 
         def end(client_id: str, dataset: tf.data.Dataset):
             arguments = [] if states is None else [states.load([client_id])]
@@ -236,9 +251,10 @@ def load(
     tasks: Any = lazy.tasks,
     round_num: Optional[int] = None,
     weights: str = "server",
+    client: Optional[str] = None,
 ) -> TrainedRun:
-    """Reads a run."""
-    directory, checkpoint = _whole_checkpoint(path, round_num, weights)
+    """Reads a run; of one whose clients have own weights, those of a `client`."""
+    directory, checkpoint = _whole_checkpoint(path, round_num, weights, client)
     if "process" not in (directory.config or {}):
         raise TrainedRunError(
             f"{path} was made by experiment.train, which knows no task: use its result"
@@ -246,7 +262,12 @@ def load(
         )
     config = ResolvedConfig.load(directory.config or {})
     check_is_whole(config, path)
+    if client is not None and not catalogue.has_own_models(config.process):
+        why = f"clients of {config.process} have no model of their own."
+        raise SettingError("client", client, why)
     task = runs.build_task(config, tasks)
+    if client is not None:
+        client = _client_of(task.client_data.client_ids, client)
     # Training examples are analysed, too, so all must be those of the run.
     x, y = map(np.asarray, task.test_arrays())
     parts = evaluation.subsets_of(task, config.imbalance_factor is not None)
@@ -255,11 +276,23 @@ def load(
     recorded = digests.recorded({**of_clients, **tested})
     directory.check(recorded | getattr(task.model_fn, "digests", {}))
     found = TrainedRun(
-        directory, config, task, checkpoint.round_num, checkpoint, weights
+        directory, config, task, checkpoint.round_num, checkpoint, weights, client
     )
     # Missing weights are reported before anything is computed.
     _ = found.weights
     return found
+
+
+def _client_of(names: Sequence[str], client: str) -> str:
+    """Returns the client of a name, or of a number from 0."""
+    if client in names:
+        return client
+    if client.isdecimal() and int(client) < len(names):
+        return names[int(client)]
+    why = (
+        f"the run has the clients {names[0]} to {names[-1]}, or 0 to {len(names) - 1}."
+    )
+    raise SettingError("client", client, why)
 
 
 def check_is_whole(config: ResolvedConfig, path: files.PathLike) -> None:
@@ -273,7 +306,10 @@ def check_is_whole(config: ResolvedConfig, path: files.PathLike) -> None:
 
 
 def _whole_checkpoint(
-    path: files.PathLike, round_num: Optional[int], weights: str
+    path: files.PathLike,
+    round_num: Optional[int],
+    weights: str,
+    client: Optional[str],
 ) -> tuple[directory_lib.RunDirectory, checkpoints.Checkpoint]:
     """Returns a run's directory and checkpoint; arguments and errors as for `load`."""
     if weights not in WEIGHTS:
@@ -286,8 +322,11 @@ def _whole_checkpoint(
         raise directory_lib.DirectoryError("run_dir", path, why) from error
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
-    if directory.config.get("process") in catalogue.WITHOUT_MODEL:
-        raise TrainedRunError(f"{path}: {process_state.NO_MODEL}")
+    process = directory.config.get("process")
+    if process and client is None and not catalogue.shares_model(process):
+        raise TrainedRunError(
+            f"{path}: {process_state.NO_MODEL} Name one (bin/export --client=0)."
+        )
     problems = []
     found = directory.checkpoints.all()
     wanted = [each for each in found if round_num in (None, each.round_num)]

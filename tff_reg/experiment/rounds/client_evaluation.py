@@ -100,15 +100,15 @@ class ClientEvaluation(TestedClients):
         self,
         evaluation: CentralEvaluation,
         task: Any,
-        finetune: Optional[Callable[[Any, int, str], Any]] = None,
+        finetune: Optional[Callable[[Any, str], Any]] = None,
     ):
         """Looks at the clients' labels.
 
         Args:
           evaluation: Has the model and the test set.
           task: As for `TestedClients`.
-          finetune: From a server's state, a round and a client to the weights of the
-            client's copy; None for no copies.
+          finetune: From `loop.Rounds` and a client to the weights of the client's copy;
+            None for no copies.
         """
         super().__init__(task, evaluation.examples)
         self._evaluation, self._finetune = evaluation, finetune
@@ -125,7 +125,7 @@ class ClientEvaluation(TestedClients):
         row: dict[str, Optional[float]] = {}
         own: list[Any] = [run.weights_of]
         if self._finetune is not None:
-            own.append(functools.partial(self._finetune, run.state, run.rounds_done))
+            own.append(functools.partial(self._finetune, run))
         weights = run.process.get_model_weights(run.state)
         of_all, predicted = self._test(weights, np.arange(len(self._rows)))
         for kind, prefix, weights_of in zip(self._kinds, ("", "finetuned_"), own):
@@ -139,7 +139,7 @@ class ClientEvaluation(TestedClients):
             accuracies = [each[f"{prefix}accuracy"] for each in rows]
             measures = spread(accuracies, [each["examples"] for each in rows])
             row.update((f"{kind}/{name}", value) for name, value in measures.items())
-        classes = self._per_class(predicted) if run.weights_of is None else []
+        classes = self._per_class(predicted) if run.shares_model else []
         return ClientResults(rows, classes, row)
 
     def _mixed(self, means: Any, which: slice = slice(None)) -> Any:

@@ -244,17 +244,23 @@ class Rounds(callbacks_lib.Run):
         Raises:
           ValueError: If clients share no model, as with `local`.
         """
-        if self.weights_of:
+        if not self.shares_model:
             raise ValueError(process_state.NO_MODEL)
         return self.process.get_model_weights(self.state)
 
     @property
     def weights_of(self) -> Optional[Callable[[str], Any]]:
-        """A function to a client's own weights, if clients share no model."""
+        """A function to the weights that a client is evaluated with, if it has own."""
         states = self._client_states
-        if states is None or not hasattr(self.process, "is_local"):
+        own = getattr(self.process, "get_client_weights", None)
+        if states is None or own is None:
             return None
-        return lambda client_id: states.load([client_id])[0]
+        return lambda client_id: own(self.state, states.load([client_id])[0])
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether the server's model has all weights of the clients' models."""
+        return getattr(self.process, "shares_model", True)
 
     def begin(self) -> list[Row]:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
@@ -436,7 +442,7 @@ class Rounds(callbacks_lib.Run):
     def _of_models(self) -> dict[str, float]:
         """Evaluates the server's model, and the mean of all clients' if any."""
         evaluate = self.evaluate
-        if evaluate is None or self.weights_of:
+        if evaluate is None or not self.shares_model:
             return {}
         try:
             results = evaluate(self.get_weights())
@@ -528,7 +534,7 @@ class Rounds(callbacks_lib.Run):
 
     def finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
-        weights = None if self.weights_of else self.get_weights()
+        weights = self.get_weights() if self.shares_model else None
         all_clients_weights = self._get_mean and self._get_mean(self.state)
         summary = summary_lib.summarize(self.table, self.settings)
         if self.stopped_early:

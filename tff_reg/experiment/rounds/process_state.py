@@ -27,7 +27,7 @@ process_lib = lazy.module("tff_reg.training.process")
 
 # The part of a checkpoint.
 STATE = "server_state.npz"
-NO_MODEL = "local has no model that clients share, but one for each client."
+NO_MODEL = "the process has no model that clients share, but one for each client."
 
 
 class StateMismatchError(ValueError):
@@ -124,12 +124,16 @@ class Local:
     the initial one.
     """
 
-    is_local = True
+    shares_model = False
 
     def __init__(self, process: Any):
         """Wraps FedAvg whose server takes the clients' mean as its next model."""
         self._process = process
         self.initial_client_state = process.get_model_weights
+
+    def get_client_weights(self, state: Any, client_state: Any) -> Any:
+        """Returns a client's model."""
+        return client_state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)

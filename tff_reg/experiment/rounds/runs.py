@@ -365,7 +365,7 @@ def _form(task: Any) -> dict[str, Any]:
 
 
 def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
-    """Returns a function from the server's state to the weights of a client's copy."""
+    """Returns a function from the rounds and a client to the weights of its copy."""
     if config.finetune_epochs is None:
         return None
     changes = {
@@ -395,12 +395,13 @@ def _finetuning(config: ResolvedConfig, task: Any, process: Process) -> Any:
     )
     initial = alone.initialize()
 
-    def finetune(server: Any, round_num: int, name: str) -> Any:
+    def finetune(run: Any, name: str) -> Any:
+        shared = process.get_model_weights(run.state)
         start = initial._replace(
-            global_model_weights=process.get_model_weights(server),
-            client_work=server.client_work,  # With the learning rate of the next round.
+            global_model_weights=run.weights_of(name) if run.weights_of else shared,
+            client_work=run.state.client_work,  # With the next round's learning rate.
         )
-        key = data.client_key(config.seed, round_num, f"finetuned {name}")
+        key = data.client_key(config.seed, run.rounds_done, f"finetuned {name}")
         examples = [task.client_data.whole_client_dataset(name, key)]
         return alone.get_model_weights(alone.next(start, examples).state)
 

@@ -2,9 +2,9 @@
 
 A grid names settings and the values to try. A method tries all combinations of the
 settings that it has: its hyperparameters, and those that every run has. The runs are
-tested on held-out training examples (`validation_share`), never on the test set. Once all of
-them are finished, the best setting of a method is the one with the best mean over
-seeds, among those whose runs all ended with finite numbers.
+tested on held-out training examples (`validation_share`), never on the test set. Once
+all of them are finished, the best setting of a method is the one with the best mean
+over seeds, among those whose runs all ended with finite numbers.
 
 `grid.csv` has one row per method and setting. `sensitivity.png` and `sensitivity.pdf`
 show held-out accuracy over the settings, with one panel per method: a line for one

@@ -1,0 +1,125 @@
+"""Weights that stay at their client: the hook `Method.personal`.
+
+A client begins each round with its own values in their places, and their part of its
+update is 0, so that no mean and no server step moves them. The client's values are one
+more of its memories. The server's model keeps the initial ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from tff_reg.lazy import tf, tff
+from tff_reg.methods import checks, contract, memories, method as method_lib
+from tff_reg.training import numbers
+
+# The memory's key; see `memories.keys`.
+KEY = "personal/weights"
+
+
+class Personal(NamedTuple):
+    """Which weights are personal.
+
+    Attributes:
+      trainable: For each trainable weight, whether it is.
+      non_trainable: For each other weight, whether it is.
+      statistics: The same for those of floating point alone, which updates have.
+    """
+
+    trainable: tuple[bool, ...]
+    non_trainable: tuple[bool, ...]
+    statistics: tuple[bool, ...]
+
+    def of(self, weights: Any) -> tuple[Any, ...]:
+        """Returns the personal ones of `ModelWeights`."""
+        flat = (*weights.trainable, *weights.non_trainable)
+        mask = (*self.trainable, *self.non_trainable)
+        return tuple(tf.convert_to_tensor(w) for w, own in zip(flat, mask) if own)
+
+    def merged(self, weights: Any, own: Sequence[Any]) -> Any:
+        """Returns `ModelWeights` with a client's own in the places of personal ones."""
+        values = iter(own)
+
+        def chosen(part: Any, mask: Sequence[bool]) -> Any:
+            flat = [next(values) if own else w for w, own in zip(part, mask)]
+            return tf.nest.pack_sequence_as(part, flat)
+
+        return tff.learning.models.ModelWeights(
+            chosen(weights.trainable, self.trainable),
+            chosen(weights.non_trainable, self.non_trainable),
+        )
+
+    def left_out(self, update: Any) -> Any:
+        """Returns an update of `ModelWeights` with zeros for personal weights."""
+        return tff.learning.models.ModelWeights(
+            *(
+                [tf.zeros_like(u) if own else u for u, own in zip(part, mask)]
+                for part, mask in (
+                    (update.trainable, self.trainable),
+                    (update.non_trainable, self.statistics),
+                )
+            )
+        )
+
+
+def of_model(model: Any, methods: Sequence[method_lib.Method]) -> Optional[Personal]:
+    """Returns which weights of a model stay at clients; None if none do.
+
+    Raises:
+      HookError: If the hook returns something else than weights of the network.
+      RequiredNetworkError: If the model does not show its network.
+    """
+    chosen: set[int] = set()
+    kinds = model.trainable_variables, model.non_trainable_variables
+    known = {id(v) for variables in kinds for v in variables}
+    for method in methods:
+        if not method_lib.overrides(method, "personal"):
+            continue
+        checks.require_network(method, model)
+        own = contract.run(method, "personal", method.personal, model.network)
+        ids = {id(v) for v in own}
+        if not ids or not ids <= known:
+            why = "return at least one of the network's weights, and nothing else."
+            raise contract.refuse(method, "personal", why)
+        chosen |= ids
+    if not chosen:
+        return None
+    if {id(v) for v in model.trainable_variables} <= chosen:
+        raise ValueError(
+            "All weights that train are personal, so that clients would share nothing:"
+            " that is the process `local`."
+        )
+    trained, others = kinds
+    return Personal(
+        *(
+            tuple(id(v) in chosen for v in each)
+            for each in (trained, others, numbers.floats(others))
+        )
+    )
+
+
+def build_client_weights(
+    personal: Optional[Personal],
+    methods: Sequence[method_lib.Method],
+    state_type: Any,
+    client_type: Any,
+) -> Optional[Any]:
+    """Builds (state, client's state) -> its `ModelWeights`; None if none are own."""
+    owning = [m for m in methods if method_lib.overrides(m, "own_model")]
+    if personal is None and not owning:
+        return None
+
+    @tff.tensorflow.computation(state_type, client_type)
+    def get_client_weights(state: Any, client: Mapping[str, Any]) -> Any:
+        weights = state.global_model_weights
+        if personal is not None:
+            weights = personal.merged(weights, client[KEY])
+        for method in owning:
+            memory = memories.own(method.name, method.client_memory, client)
+            own = method.own_model(list(weights.trainable), memory)
+            contract.check(method, "own_model", "the result", own, weights.trainable)
+            weights = tff.learning.models.ModelWeights(own, weights.non_trainable)
+        return weights
+
+    return get_client_weights
