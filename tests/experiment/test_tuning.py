@@ -84,6 +84,14 @@ def test_a_grid_is_read_and_every_method_tries_what_it_has():
     assert tuning.combinations("fedavg", {"fedprox_strength": (1.0,)}) == [{}]
 
 
+def test_what_has_no_shared_model_has_no_accuracy_to_choose_by():
+    common = experiment.RunConfig(task="digits")
+    for name in ("local", "fedprox+fedper"):
+        words = f"grid: .*{name}.* has no held-out accuracy to choose by"
+        with pytest.raises(settings.SettingError, match=words.replace("+", ".")):
+            tuning.Tuning(common, {"batch_size": (8, 16)}, processes=["fedavg", name])
+
+
 @pytest.mark.parametrize(
     "text, words",
     [

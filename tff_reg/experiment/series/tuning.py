@@ -115,8 +115,8 @@ class Tuning:
                 reason = "leave it out: the grid has it."
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
-        if {*names} & {*catalogue.WITHOUT_MODEL}:
-            why = "local has no held-out accuracy to choose by; leave it out."
+        if own := [name for name in names if not catalogue.shares_model(name)]:
+            why = f"{own[0]} has no held-out accuracy to choose by; leave it out."
             raise SettingError("grid", None, why)
         seeds = tuple(dict.fromkeys(seeds))
         hyperparameters = {each.flag for each in catalogue.hyperparameters()}
