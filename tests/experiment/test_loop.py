@@ -121,6 +121,28 @@ def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path
     assert first[0] != other[0] and first[2] != other[2]
 
 
+def test_rounds_that_run_again_begin_anew(run, tiny_process, tiny_data):
+    """After an exception, too, where nothing was saved."""
+    seen = []
+
+    def on_round(row):
+        seen.append(row[metrics.ROUND])
+        if len(seen) == 2:
+            raise StopHere
+
+    silent = experiment.progress.Silence()
+    rounds = experiment.Rounds(
+        tiny_process, tiny_data, 4, 3, progress=silent, on_round=on_round
+    )
+    whole = run(total_rounds=4).weights.trainable
+    with pytest.raises(StopHere):
+        rounds.run()
+    for _ in range(2):
+        again = rounds.run()
+        assert [row[metrics.ROUND] for row in again.rows] == [1, 2, 3, 4]
+        assert all(map(np.array_equal, again.weights.trainable, whole))
+
+
 def test_trains_where_a_programs_context_is_installed(run):
     expected = run(evaluate=None, total_rounds=2).rows
     with tff.framework.get_context_stack().install(runtime.program_context()):

@@ -590,7 +590,7 @@ def test_what_a_model_computes_with_is_part_of_its_digests(keras, build, given):
     assert found[0] == found[1] != found[2]
 
 
-def test_a_further_pass_leaves_the_statistics_of_norms_alone(keras):
+def test_the_first_pass_alone_moves_the_statistics_of_norms(keras):
     class Twice(methods.Method):
         name = "twice"
 
@@ -598,12 +598,22 @@ def test_a_further_pass_leaves_the_statistics_of_norms_alone(keras):
             forward = models.ForwardPass(training=True)
             return 0.0 * tf.reduce_mean(step.network(step.features, forward).logits)
 
+    class Own(methods.Method):
+        name = "own"
+
+        def change_pass(self, forward, network, key):
+            return methods.Change(models.ForwardPass(training=True), {})
+
     _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
-    client = _client(model_fn().input_spec["x"], 0)
-    once, twice = (
-        _trained(model_fn, client, own)[0].non_trainable for own in ([], [Twice()])
+    client, first = _client(model_fn().input_spec["x"], 0), model_fn()
+    once, *others = (
+        _trained(model_fn, client, own)[0].non_trainable
+        for own in ([], [Twice()], [Own()])
     )
-    assert len(once) and all(map(np.array_equal, once, twice))
+    assert all(map(np.array_equal, once, others[0]))
+    # The first pass moves them, also as a method makes it.
+    assert all(map(np.array_equal, once, others[1]))
+    assert not any(map(np.array_equal, once, first.non_trainable_variables))
 
 
 def test_a_term_that_moves_the_statistics_of_norms_is_told_so_in_debug_eager(keras):

@@ -236,15 +236,17 @@ class LocalStep:
         """Runs the local network, and makes the `Step` for the methods' terms."""
         model, network = self.model, self.model.network
         added: list[tf.Tensor] = []
-        forward = forward_lib.ForwardPass(
-            training=True,
+        ours: dict[str, Any] = dict(
             update_statistics=is_first,
             record_activations=bool(self._needs.activations),
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
+        forward = forward_lib.ForwardPass(training=True, **ours)
         references = ReferencePasses(self._reference_models, tape, forward.key)
         changed, forward = self._changed(batch, forward, part_keys, measured)
+        # Also of a hook that makes a pass of its own.
+        forward = dataclasses.replace(forward, **ours)
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
         compute_loss = functools.partial(self._compute_loss, changed, locals_)

@@ -189,12 +189,16 @@ class Rounds(callbacks_lib.Run):
                     f" {now[name]}: build it with that number."
                 )
         self.frozen = getattr(self.evaluate, "frozen", {})
-        self.table = metrics.MetricsTable()
         # Not every process has it, and it may be None.
         self._get_mean = getattr(self.process, "get_all_clients_weights", None)
+        self._set_back()
+
+    def _set_back(self) -> None:
+        """Forgets the rounds of an earlier call of `run`."""
+        self.rounds_done = self._rounds_saved = 0
+        self.table, self.stopped_early = metrics.MetricsTable(), None
         self._client_states: Optional[process_state.ClientStates] = None
         self._clients: Optional[ClientResults] = None
-        self._rounds_saved = 0
         self._reported: set[str] = set()
 
     def _check(self, numbers: Mapping[str, int]) -> None:
@@ -265,6 +269,7 @@ class Rounds(callbacks_lib.Run):
     def begin(self) -> list[Row]:
         """Takes the directory; returns the rows of the rounds of earlier processes."""
         directory, process = self.directory, self.process
+        self._set_back()
         self.state = process.initialize()
         if hasattr(process, "initial_client_state"):
             self._client_states = process_state.ClientStates(
