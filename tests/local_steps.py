@@ -48,6 +48,7 @@ def gradient(
             memory=first_memory(each, "client_memory", weights),
             server_memory=first_memory(each, "server_memory", weights),
             class_counts=class_counts,
+            hparams={"learning_rate": tf.constant(0.1)},
             **roles.facts_of(model.network, weights),
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
