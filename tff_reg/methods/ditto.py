@@ -24,8 +24,25 @@ from tff_reg.lazy import tf
 from tff_reg.methods import cards, memories, method, papers
 
 
+class OwnModel(method.Method):
+    """A model that stays with its client; `gradient` gives its new weights as kept."""
+
+    client_memory = {"own": memories.initial_weights}
+
+    def keep(self, local: method.Local, gradient: method.Tensors) -> Any:
+        return local.kept["own"]
+
+    def finish(self, local: method.Local) -> method.Finished:
+        return method.Finished(memory={"own": list(local.state)})
+
+    def own_model(
+        self, weights: method.Tensors, memory: method.Memory
+    ) -> method.Tensors:
+        return list(memory["own"])
+
+
 @dataclasses.dataclass(frozen=True)
-class Ditto(method.Method):
+class Ditto(OwnModel):
     """A personal model with a proximal term."""
 
     name = "ditto"
@@ -39,7 +56,6 @@ class Ditto(method.Method):
         cards.BY_HAND,
     )
     paper_settings = papers.MAN
-    client_memory = {"own": memories.initial_weights}
 
     strength: float = settings.setting(
         1.0,
@@ -63,14 +79,3 @@ class Ditto(method.Method):
             for v, g, received in zip(local.state, own, local.global_weights)
         ]
         return method.Change(gradient, kept={"own": tuple(moved)})
-
-    def keep(self, local: method.Local, gradient: method.Tensors) -> Any:
-        return local.kept["own"]
-
-    def finish(self, local: method.Local) -> method.Finished:
-        return method.Finished(memory={"own": list(local.state)})
-
-    def own_model(
-        self, weights: method.Tensors, memory: method.Memory
-    ) -> method.Tensors:
-        return list(memory["own"])

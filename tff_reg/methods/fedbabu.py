@@ -17,7 +17,7 @@ is sent.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_reg import settings
@@ -55,29 +55,44 @@ class FedBABU(method.Method):
         return {"part": self.finetuned}
 
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
-        # What is held does not count in the norm that is clipped.
-        return self._trained(local, gradient, [tf.zeros_like(g) for g in gradient])
+        return held(local, gradient, self._trained(local))
 
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        decay = local.hparams.get("weight_decay", 0.0)
-        # Weight decay, which comes next, then adds up to 0 exactly.
-        held = [-tf.cast(decay, w.dtype) * w for w in local.weights]
-        return self._trained(local, gradient, held)
+        return held(local, gradient, self._trained(local), is_clipped=True)
 
-    def _trained(
-        self, local: method.Local, gradient: method.Tensors, held: method.Tensors
-    ) -> method.Tensors:
-        """Returns the gradient with other values for the weights that are held."""
+    def _trained(self, local: method.Local) -> list[bool]:
         if self.part == "all":
-            return gradient
+            return [True] * len(local.weights)
         if {*local.in_head} != {True, False}:
             raise contract.NeedError(
                 "it needs a network that shows its last layer, and of which this layer"
                 " and others train (see freeze and train)."
             )
-        return [
-            g if is_head == (self.part == "head") else other
-            for g, is_head, other in zip(gradient, local.in_head, held)
-        ]
+        return [is_head == (self.part == "head") for is_head in local.in_head]
+
+
+def held(
+    local: method.Local,
+    gradient: method.Tensors,
+    is_trained: Sequence[Any],
+    is_clipped: bool = False,
+) -> method.Tensors:
+    """Returns a gradient that holds the weights that do not train.
+
+    Args:
+      local: The client.
+      gradient: One tensor per weight.
+      is_trained: For each weight, whether it trains, a bool or a scalar.
+      is_clipped: Whether the gradient is clipped. Before, what is held is 0 and does
+        not count in the norm; then it undoes weight decay, which comes next, exactly.
+
+    Returns:
+      One tensor per weight.
+    """
+    others = [tf.zeros_like(g) for g in gradient]
+    if is_clipped:
+        decay = local.hparams.get("weight_decay", 0.0)
+        others = [-tf.cast(decay, w.dtype) * w for w in local.weights]
+    return [tf.where(t, g, o) for t, g, o in zip(is_trained, gradient, others)]

@@ -25,7 +25,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import cards, method, papers
+from tff_reg.methods import cards, fedbabu, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +58,16 @@ class FedRep(method.Method):
         return network.head_variables
 
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
-        # What is held does not count in the norm that is clipped.
-        return self._trained(local, gradient, [tf.zeros_like(g) for g in gradient])
+        return fedbabu.held(local, gradient, self._trained(local))
 
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        decay = local.hparams.get("weight_decay", 0.0)
-        # Weight decay, which comes next, then adds up to 0 exactly.
-        held = [-tf.cast(decay, w.dtype) * w for w in local.weights]
-        return self._trained(local, gradient, held)
+        return fedbabu.held(local, gradient, self._trained(local), is_clipped=True)
 
-    def _trained(
-        self, local: method.Local, gradient: method.Tensors, held: method.Tensors
-    ) -> method.Tensors:
-        """Returns the gradient with other values for the weights that are held."""
+    def _trained(self, local: method.Local) -> list[Any]:
         count = tf.cast(local.total_steps, tf.float64) * self.head_share
         # A share such as 10 / 11 may give a step's number less a rounding error.
         of_head = tf.cast(tf.math.floor(count + 1e-6), local.num_steps.dtype)
         is_head = local.num_steps < of_head
-        return [
-            tf.where(tf.equal(is_head, in_head), g, other)
-            for g, in_head, other in zip(gradient, local.in_head, held)
-        ]
+        return [tf.equal(is_head, in_head) for in_head in local.in_head]

@@ -24,11 +24,11 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import cards, memories, method, papers
+from tff_reg.methods import cards, ditto, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedMe(method.Method):
+class PFedMe(ditto.OwnModel):
     """Gradients of Moreau envelopes."""
 
     name = "pfedme"
@@ -42,7 +42,6 @@ class PFedMe(method.Method):
         cards.BY_HAND,
     )
     paper_settings = papers.MAN
-    client_memory = {"own": memories.initial_weights}
 
     strength: float = settings.setting(
         15.0,
@@ -74,14 +73,3 @@ class PFedMe(method.Method):
             ]
         gradient = [self.strength * (w - v) for v, w in zip(own, local.weights)]
         return method.Change(gradient, kept={"own": tuple(own)})
-
-    def keep(self, local: method.Local, gradient: method.Tensors) -> Any:
-        return local.kept["own"]
-
-    def finish(self, local: method.Local) -> method.Finished:
-        return method.Finished(memory={"own": list(local.state)})
-
-    def own_model(
-        self, weights: method.Tensors, memory: method.Memory
-    ) -> method.Tensors:
-        return list(memory["own"])
