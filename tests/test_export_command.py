@@ -133,7 +133,7 @@ def test_a_clients_own_model_is_exported(tmp_path):
             assert "the model of client_000" in done.stdout
             with np.load(output / "weights.npz") as weights:
                 found[client] = dict(weights)
-    assert done.returncode == 2 and "Name one of them" in done.stderr
+    assert done.returncode == 2 and "Name one (bin/export" in done.stderr
     done = commands.call(
         export_command.main, f"--run_dir={run_dir}", "--output=x", "--client=client_9"
     )

@@ -16,7 +16,7 @@ from tff_reg.methods import catalogue, fedsam, method
 pytestmark = pytest.mark.usefixtures("in_process")
 
 # Whose perturbation is not along the loss's gradient.
-_OTHERWISE = ("fedlesam", "fedlesams", "fedsol", "fedwmsam")
+_OTHERWISE = ("fedlesam", "fedlesams", "fedsol", "fedwmsam", "ditto", "pfedme")
 _CLASSES = [
     m
     for m in catalogue.methods().values()
