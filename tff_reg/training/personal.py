@@ -68,7 +68,7 @@ def of_model(model: Any, methods: Sequence[method_lib.Method]) -> Optional[Perso
 
     Raises:
       HookError: If the hook returns something else than weights of the network.
-      RequiredNetworkError: If the model does not show its network.
+      NetworkNeededError: If the model does not show its network.
     """
     chosen: set[int] = set()
     kinds = model.trainable_variables, model.non_trainable_variables

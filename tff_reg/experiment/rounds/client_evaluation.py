@@ -120,7 +120,7 @@ class ClientEvaluation(TestedClients):
         return [f"{k}/{name}" for k in self._kinds for name in metrics.CLIENT_MEASURES]
 
     def __call__(self, run: Any) -> ClientResults:
-        """Measures the models of `loop.Rounds` after a round."""
+        """Measures each client after a round; `run` is the `loop.Rounds`."""
         rows = [dict(each) for each in self._described]
         row: dict[str, Optional[float]] = {}
         own: list[Any] = [run.weights_of]
