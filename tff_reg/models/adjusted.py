@@ -14,7 +14,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.data import digests
-from tff_reg.models import keras_calls, weight_files
+from tff_reg.models import keras_calls, torch_states, weight_files
 from tff_reg.settings import SettingError
 
 
@@ -109,19 +109,11 @@ class AdjustedModelFn:
         self._frozen: dict[int, str] = {}
         with tf.init_scope():
             model, made = self._make()
-        variables = [*model.trainable_variables, *model.non_trainable_variables]
-        named = dict(zip(keras_calls.names_of(variables), variables))
+        named = torch_states.named(model)
         values: dict[str, Any] = {}
         if initial_weights is not None:
-            shapes = {name: tuple(v.shape) for name, v in named.items()}
-            name_of = {id(variable): name for name, variable in named.items()}
-            flattened = {
-                name_of[id(layer.kernel)]: layer.flattened
-                for block in model.network.blocks
-                for layer in block.submodules
-                if hasattr(layer, "flattened")
-            }
-            values, self.said = weight_files.fit(initial_weights, shapes, flattened)
+            of_model = torch_states.described(model)
+            values, self.said = weight_files.from_file(initial_weights, *of_model)
             self.digests = {
                 digests.INITIAL_WEIGHTS: digests.of_value(
                     {name: digests.of_examples(each) for name, each in values.items()}

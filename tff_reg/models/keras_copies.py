@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -110,22 +110,27 @@ def loaded(plan: Any, path: str) -> Optional[dict[str, Any]]:
     return dict(zip(plan.names, found))
 
 
-def flattened(plan: Any) -> dict[str, Any]:
-    """Returns the shapes before a flattening by the names of the kernels behind it.
+def described(model: Any, names: Mapping[int, str]) -> tuple[Any, ...]:
+    """Returns what `weight_files.fit` asks of a model, by its variables' names.
 
-    The shape is None if it is not known or of no image: PyTorch may order it otherwise.
+    The shape before a flattening is None if it is not known or of no image: PyTorch may
+    order it otherwise.
     """
-    found, shape = {}, [1]
-    name_of = {id(v): name for v, name in zip(plan.variables, plan.names)}
-    for layer in keras_internals.layers_of(plan.model):
+    shapes = {names[id(v)]: tuple(v.shape) for v in model.weights if id(v) in names}
+    layers, shape = keras_internals.layers_of(model), [1]
+    flattened: dict[str, Any] = {}
+    for layer in layers:
         kernel: Any = getattr(layer, "kernel", None)
+        is_dense = id(kernel) in names and len(kernel.shape) == 2
         if type(layer).__name__ == "Flatten":
             try:
                 shape = [*layer.input.shape[1:]]
             except (AttributeError, ValueError):  # Of a sub-classed model.
                 shape = []
-        elif id(kernel) in name_of and len(kernel.shape) == 2:
+        elif is_dense or "BatchNormalization" in type(layer).__name__:
             if len(shape) != 1:
-                found[name_of[id(kernel)]] = shape if len(shape) == 3 else None
-            shape = [1]
-    return found
+                behind = [kernel] if is_dense else layer.weights
+                known = shape if len(shape) == 3 else None
+                flattened |= {names[id(v)]: known for v in behind if id(v) in names}
+            shape = [1] if is_dense else shape
+    return shapes, flattened, {kind_of(layer) for layer in layers}

@@ -69,13 +69,12 @@ class KerasModelFn:
           SettingError: If the file cannot be read, or nothing in it fits.
         """
         old, plan = self.plan.values, self.plan
-        shapes = {name: v.shape for name, v in zip(plan.names, old)}
-        found, said = weight_files.fit(
+        found, said = weight_files.from_file(
             path,
-            shapes,
-            keras_copies.flattened(plan),
-            {keras_copies.kind_of(e) for e in keras_internals.layers_of(plan.model)},
-            functools.partial(keras_copies.loaded, plan, path),
+            *keras_copies.described(
+                plan.model, dict(zip(map(id, plan.variables), plan.names))
+            ),
+            load=functools.partial(keras_copies.loaded, plan, path),
         )
         values = [found.get(n, v).astype(v.dtype) for n, v in zip(plan.names, old)]
         made = copy.copy(self)

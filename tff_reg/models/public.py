@@ -25,3 +25,8 @@ from tff_reg.models.names import (
     norms_of as norms_of,
 )
 from tff_reg.models.resize import resize_bilinear as resize_bilinear
+from tff_reg.models.torch_states import (
+    load_torch_state as load_torch_state,
+    torch_state as torch_state,
+)
+from tff_reg.models.weight_files import Fit as Fit

@@ -1,14 +1,16 @@
-"""Weights from a file for a model's variables: by name, else by the layers' order.
+"""Given arrays for a model's variables: by name, else by the layers' order.
 
-Keras itself reads its files for a model of the same structure, if `load` is given. The
-files are ours (`final_weights.npz`), Keras's (`.keras`, `.weights.h5`, `.h5`), and
-`.npz` of any names, such as those of a PyTorch `state_dict`. Parts of a name end at "/"
-or "."; the last part is the variable's role, which libraries call differently.
+They are those of a PyTorch `state_dict`, or of a file: ours (`final_weights.npz`),
+Keras's (`.keras`, `.weights.h5`, `.h5`), and `.npz` of any names. Keras itself reads
+its files for a model of the same structure, if `load` is given. Parts of a name end at
+"/" or "."; the last part is the variable's role, which libraries call differently.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 import os
 import re
 import zipfile
@@ -33,9 +35,12 @@ _KNOWN = ("kernel", "second_kernel", *_OF_NORM)
 # Axes of PyTorch's kernels in TensorFlow's order, by rank; of depthwise kernels last.
 _OF_PYTORCH: dict[int, Any] = {
     2: [(1, 0)],
-    3: [(2, 1, 0)],
+    3: [(2, 1, 0), (2, 0, 1)],
     4: [(2, 3, 1, 0), (2, 3, 0, 1)],
+    5: [(2, 3, 4, 1, 0)],
 }
+# What PyTorch's norms have beside their weights.
+_COUNTER = "num_batches_tracked"
 # What Keras's files have beside the layers' weights.
 _NO_LAYER = re.compile("^(optimizer|metrics)/|/seed_generator")
 
@@ -131,21 +136,48 @@ def _roles_of(path: str, ranks: Sequence[int]) -> list[str]:
     return next((each for each in known if len(each) == len(ranks)), numbers)
 
 
-def fit(
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What of given arrays fits a model; as text a line that says it.
+
+    Attributes:
+      values: The arrays in the layout of the variables, by the variables' names.
+      pairs: The names of the given arrays, by the variables' names.
+      by_name: How many are found by name; the others are by the order of layers.
+      missing: The variables without an array.
+      unused: The given arrays that are left out.
+    """
+
+    values: Mapping[str, Any] = dataclasses.field(repr=False)
+    pairs: Mapping[str, str]
+    by_name: int
+    missing: Sequence[str]
+    unused: Sequence[str]
+
+    def of(self, source: str) -> str:
+        """Returns the line, of arrays from a source."""
+        count, total = len(self.values), len(self.values) + len(self.missing)
+        return (
+            f"{count} of {total} weights are from {source}, {self.by_name} by name,"
+            f" {count - self.by_name} by the order of layers"
+            f"{_named('; without one', self.missing)}"
+            f"{_named('; left out', self.unused)}"
+        )
+
+    def __str__(self) -> str:
+        return self.of("the state_dict")
+
+
+def from_file(
     path: str,
-    shapes: Mapping[str, Sequence[int]],
-    flattened: Mapping[str, Optional[Sequence[int]]],
-    kinds: Collection[str] = (),
+    *of_model: Any,
     load: Callable[[], Optional[dict[str, Any]]] = dict,
 ) -> tuple[dict[str, Any], list[str]]:
     """Reads the arrays of a file that fit a model's variables.
 
     Args:
       path: The file.
-      shapes: The variables' shapes by name, in order.
-      flattened: The shapes [height, width, channels] before the flattening of the
-        kernels behind one; None if PyTorch's order of the rows is not known.
-      kinds: Names that Keras gives to layers without one, but for their numbers.
+      *of_model: As in `fit`.
       load: Reads the file as Keras does; nothing if Keras cannot.
 
     Returns:
@@ -155,40 +187,68 @@ def fit(
       SettingError: If the file cannot be read, or no kernel fits.
     """
     stored, unordered = read(path)
-    file = f"weights are from {os.path.basename(path)}"
-    if len(stored) == len(shapes) and (loaded := load()):
-        return loaded, [f"{len(loaded)} of {len(shapes)} {file}, as Keras reads it"]
+    name, total = os.path.basename(path), len(of_model[0])
+    if len(stored) == total and (loaded := load()):
+        said = f"{len(loaded)} of {total} weights are from {name}, as Keras reads it"
+        return loaded, [said]
+    try:
+        found = fit(stored, *of_model, unordered=unordered)
+    except ValueError as error:
+        raise SettingError(SETTING, path, str(error)) from None
+    return {**found.values}, [found.of(name)]
+
+
+def fit(
+    stored: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    flattened: Mapping[str, Optional[Sequence[int]]],
+    kinds: Collection[str] = (),
+    *,
+    unordered: Collection[str] = (),
+) -> Fit:
+    """Finds the arrays that fit a model's variables.
+
+    Args:
+      stored: The arrays by name.
+      shapes: The variables' shapes by name, in order.
+      flattened: The shapes [height, width, channels] before the flattening of the
+        kernels and norms behind one; None if PyTorch's order of it is not known.
+      kinds: Names that Keras gives to layers without one, but for their numbers.
+      unordered: Names of arrays whose order is not known.
+
+    Raises:
+      ValueError: If no kernel fits.
+    """
+    stored = {n: each for n, each in stored.items() if not n.endswith(_COUNTER)}
     by_name = _by_name(shapes, stored, kinds)
-    taken = {*by_name.values()} | unordered
+    taken = {*by_name.values()} | {*unordered}
     pairs = by_name | _by_order(
         {name: shape for name, shape in shapes.items() if name not in by_name},
         {name: value for name, value in stored.items() if name not in taken},
     )
-    behind = {o: s for o, s in flattened.items() if pairs.get(o, "").endswith("weight")}
+    # PyTorch flattens the channels first.
+    behind = flattened if any(name.endswith("weight") for name in stored) else {}
     pairs = {o: t for o, t in pairs.items() if behind.get(o, ()) is not None}
     if not any(len(shapes[own]) > 1 for own in pairs):  # Biases alone are no start.
         first, other = (", ".join(list(each)[:3]) for each in (stored, shapes))
-        why = (
+        raise ValueError(
             f"no kernel in it ({first}, ...) fits the model's weights ({other}, ...) by"
             " name or by shape; give a file of this network."
         )
-        raise SettingError(SETTING, path, why)
     values: dict[str, Any] = {
         o: _shaped(stored[t], t, o, shapes[o]) for o, t in pairs.items()
     }
-    for own, shape in behind.items():
-        if shape is not None:  # PyTorch flattens the channels first.
+    for own in pairs.keys() & behind.keys():
+        if shape := behind[own]:
             rows = values[own].reshape(shape[2], shape[0], shape[1], -1)
             values[own] = np.moveaxis(rows, 0, 2).reshape(shapes[own])
-    named = len(pairs.keys() & by_name.keys())
-    report = f"{len(values)} of {len(shapes)} {file}, {named} by name"
-    report += f", {len(values) - named} by the order of layers"
-    missing = [name for name in shapes if name not in pairs]
-    unused = [name for name in stored if name not in pairs.values()]
-    return values, [
-        f"{report}{_named('; without one', missing)}"
-        f"{_named('; left out of the file', unused)}"
-    ]
+    return Fit(
+        values,
+        pairs,
+        by_name=len(pairs.keys() & by_name.keys()),
+        missing=[name for name in shapes if name not in pairs],
+        unused=[name for name in stored if name not in pairs.values()],
+    )
 
 
 def _named(what: str, names: Sequence[str]) -> str:
@@ -250,6 +310,8 @@ def _by_order(shapes: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str,
             fits(*p) for each in both[:-1] for p in each
         ):
             pairs.update(pair for each in both for pair in each if fits(*pair))
+        elif others and max(rank for _, rank in kind) > 2:
+            return {}  # Of another order of the convolutions, and so of the norms.
     return pairs
 
 
@@ -279,5 +341,9 @@ def _shaped(
     axes = [tuple(range(array.ndim))]
     if theirs.endswith("weight") and not ours.endswith("embeddings"):
         axes = _OF_PYTORCH.get(array.ndim, axes)
-    fitting = (array.transpose(each) for each in axes)
+    fitting = [array.transpose(each) for each in axes]
+    *_, channels, filters = (0, *fitting[-1].shape)[-2:]
+    if filters == 1 and channels == math.prod(shape[-2:]):
+        # Of a depthwise kernel, whose filters of a channel follow one another.
+        fitting.append(fitting[-1].reshape([*fitting[-1].shape[:-2], *shape[-2:]]))
     return next((each for each in fitting if each.shape == tuple(shape)), None)
