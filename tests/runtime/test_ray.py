@@ -14,6 +14,7 @@ import signal
 
 import numpy as np
 import pytest
+import ray
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -37,12 +38,28 @@ from tff_reg.runtime import (
 
 @pytest.fixture(scope="module")
 def ray_in_use():
+    """Actors of a Ray whose servers were too late at the first try, and not after it."""
+    waits, init = iter(["0", "60"]), ray.init
+
+    def late(**options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_gcs_server_port_wait_time_s", next(waits))
+            return init(**options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "init", late)
+        found = _started()
+    assert not list(waits)
+    yield found
+    found.stop()
+
+
+def _started():
     found = ray_workers.RayWorkers(choice.Options(clients_in_parallel=2))
     # Nobody has waited: data are read and processes traced meanwhile.
     assert found.describe() == "clients run in 2 Ray actors (starting)"
     found.wait(everyone=True)
-    yield found
-    found.stop()
+    return found
 
 
 @pytest.fixture

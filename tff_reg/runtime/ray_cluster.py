@@ -36,6 +36,8 @@ _ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_worker_niceness": "0",
+    # Ray gives its own servers 30 s to start, too little on a busy machine.
+    "RAY_gcs_server_port_wait_time_s": "60",
     # Results below 4 MB are sent in messages; Ray's default is below 0.1 MB. Through
     # the object store, a result of 0.5 MB takes 3 ms more, one of 4 MB equally long.
     "RAY_max_direct_call_object_size": str(2**22),
@@ -82,6 +84,20 @@ class Cluster:
         self.folder: Optional[str] = None
         if not self._is_ours:
             return
+        where = "on this machine" if address is None else f"at {address}"
+        for is_last in [False, True] if self.is_local else [True]:
+            try:
+                return self._connect(address, cpus)
+            except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+                self.stop()
+                why = first_line(error)
+                if is_last:
+                    raise WorkerError(f"There is no Ray {where}: {why}") from error
+                # Ray waits half a minute for its servers; a busy machine needs longer.
+                logging.warning("Ray did not start (%s). Once more.", why)
+
+    def _connect(self, address: Optional[str], cpus: float) -> None:
+        """Connects to a cluster, or starts Ray in a folder of its own."""
         options: dict[str, Any] = {"address": address}
         if self.is_local:
             self.folder = self._watched_folder()
@@ -92,29 +108,23 @@ class Cluster:
                 "_temp_dir": self.folder,
                 "_node_ip_address": "127.0.0.1",
             }
-        try:
-            if address not in (None, "auto"):
-                # Ray would wait for minutes.
-                host, _, port = address.rpartition(":")
-                where = (host.strip("[]"), int(port))
-                socket.create_connection(where, _CONNECT_SECONDS).close()
-            self._printing = ray_internals.set_attribute(
-                "worker", "print_to_stdstream", _say
+        elif address not in (None, "auto"):
+            # Ray would wait for minutes.
+            host, _, port = address.rpartition(":")
+            there = (host.strip("[]"), int(port))
+            socket.create_connection(there, _CONNECT_SECONDS).close()
+        self._printing = ray_internals.set_attribute(
+            "worker", "print_to_stdstream", _say
+        )
+        # Ray sets its own SIGTERM handler; ours says how to resume.
+        with _handlers_kept(), quiet.unheard(), _loopback(self.is_local):
+            ray.init(
+                **options,
+                namespace="tff_reg",
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level=40,  # ERROR
             )
-            # Ray sets its own SIGTERM handler; ours says how to resume.
-            with _handlers_kept(), quiet.unheard(), _loopback(self.is_local):
-                ray.init(
-                    **options,
-                    namespace="tff_reg",
-                    log_to_driver=False,
-                    configure_logging=False,
-                    logging_level=40,  # ERROR
-                )
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            self.stop()
-            where = "on this machine" if address is None else f"at {address}"
-            why = first_line(error)
-            raise WorkerError(f"There is no Ray {where}: {why}") from error
 
     def stop(self) -> None:
         """Disconnects from the cluster, and ends it if it was started here."""
