@@ -138,6 +138,11 @@ def test_a_clients_own_model_is_exported(tmp_path):
         export_command.main, f"--run_dir={run_dir}", "--output=x", "--client=client_9"
     )
     assert done.returncode == 2 and "--client=client_9: the run has" in done.stderr
+    done = commands.run(
+        export_command.main,
+        *(f"--run_dir={run_dir}", "--output=x", "--client=0", "--weights=best"),
+    )
+    assert done.returncode == 2 and "--weights=best: a client's own" in done.stderr
     one, other = found.values()
     of_norm = ("gamma", "beta", "moving_mean", "moving_variance")
     for name, value in one.items():

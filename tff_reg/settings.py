@@ -101,10 +101,6 @@ _OTHER_NAMES = {
     "trimmed_mean": "robust",
     "wd": "client_weight_decay",
     "weight_decay": "client_weight_decay",
-    **dict.fromkeys(
-        ("ditto", "fedbn", "fedper", "fedrep", "pfedme"),
-        "personalised models are out of scope",
-    ),
 }
 
 

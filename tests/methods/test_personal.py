@@ -13,6 +13,7 @@ from tests import random_clients
 from tests.training import every_method
 from tff_reg import methods, models, training
 from tff_reg.models import roles
+from tff_reg.training import traffic
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -250,8 +251,32 @@ def test_pfedmes_local_models_follow_the_personal_ones():
             np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
-def test_what_is_personal_is_no_part_of_clipping_noise_and_the_server_step():
-    """A server optimiser that moves with any update leaves the client's parts alone."""
+def test_personal_weights_are_not_sent():
+    model_fn = _with_batch_norm()
+    whole = traffic.bytes_per_client(_process(model_fn=model_fn))
+    sent = traffic.bytes_per_client(_process([methods.FedBN()], model_fn=model_fn))
+    weights = tf.nest.flatten(Weights.from_model(model_fn()))
+    expected = 4 * sum(np.prod(v.shape) for v in weights if roles.is_of_norm(v))
+    assert expected > 0
+    assert [w - s for w, s in zip(whole, sent)] == [expected] * 2
+
+
+def test_noise_reaches_no_statistics_that_stay_at_clients():
+    noisy = training.aggregators.build_model_aggregator(
+        "dp", clients_per_round=len(_COUNTS), dp_clipping="fixed"
+    )
+    given = dict(model_fn=_with_batch_norm(), model_aggregator=noisy)
+    with pytest.raises(ValueError, match="adds noise"):
+        _process(**given)
+    _process([methods.FedBN()], **given)
+
+
+def _with_batch_norm():
+    shape = (32, 32, 3)
+    return models.build_model_fn("cnn", norm="batch", image_shape=shape, num_classes=3)
+
+
+def test_a_server_optimizer_that_moves_with_any_update_leaves_the_initial_ones():
     process = _process([methods.FedPer()], server_optimizer_fn=training.build_sgd(1.0))
     first = process.get_model_weights(process.initialize()).trainable
     state, *_ = _trained(process, 2)

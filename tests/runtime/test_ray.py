@@ -38,7 +38,7 @@ from tff_reg.runtime import (
 
 @pytest.fixture(scope="module")
 def ray_in_use():
-    """Actors of a Ray whose servers were too late at the first try, and not after it."""
+    """Actors of a Ray whose servers were late at the first try, and not after it."""
     waits, init = iter(["0", "60"]), ray.init
 
     def late(**options):

@@ -87,7 +87,8 @@ class Cluster:
         where = "on this machine" if address is None else f"at {address}"
         for is_last in [False, True] if self.is_local else [True]:
             try:
-                return self._connect(address, cpus)
+                self._connect(address, cpus)
+                break
             except (ConnectionError, OSError, RuntimeError, ValueError) as error:
                 self.stop()
                 why = first_line(error)

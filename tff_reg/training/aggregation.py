@@ -13,7 +13,12 @@ from absl import logging
 from tff_reg.lazy import tff
 from tff_reg.methods import all_clients, contract, method as method_lib
 from tff_reg.seam import tensorflow_internals
-from tff_reg.training import aggregators, hooks as hooks_lib, traffic
+from tff_reg.training import (
+    aggregators,
+    hooks as hooks_lib,
+    personal as personal_lib,
+    traffic,
+)
 from tff_reg.training.aggregators import AggregationFactory, PrivateMeanFactory
 
 _UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
@@ -23,6 +28,7 @@ def build_update_aggregator(
     model_aggregator: Optional[AggregationFactory],
     update_type: Any,
     *,
+    is_sent: Optional[Sequence[bool]] = None,
     has_statistics: bool = False,
     needing_exact: Sequence[str] = (),
     weighing: Sequence[str] = (),
@@ -30,32 +36,34 @@ def build_update_aggregator(
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
-    Without `has_statistics`, training changes no non-trainable weights, and an
-    aggregator gets the trainable ones only. `needing_exact` are the names of the
+    `is_sent` tells of each tensor of an update whether clients send it; None sends all.
+    Without `has_statistics`, training changes no non-trainable weights that are sent,
+    and an aggregator gets the trainable ones only. `needing_exact` are the names of the
     methods that need exact sums of uploads, `weighing` of those that weigh clients.
     """
-    weight_type = tff.TensorType(weight_dtype)
-    if model_aggregator is None:
-        return tff.aggregators.MeanFactory().create(update_type, weight_type)
-    factory = _as_weighted(model_aggregator, weighing)
+    factory: Any = tff.aggregators.MeanFactory()
     is_whole = getattr(update_type, "python_container", None) is (
         tff.learning.models.ModelWeights
     )
-    if needing_exact and not aggregators.keeps_sums(model_aggregator):
-        raise ValueError(_exact_needed(needing_exact[0]))
-    if is_whole and not has_statistics:
-        of_trained = factory.create(update_type.trainable, weight_type)
-        return _of_trainable(of_trained, update_type)
-    aggregator = factory.create(update_type, weight_type)
-    if is_whole:
+    if model_aggregator is not None:
+        factory = _as_weighted(model_aggregator, weighing)
+        if needing_exact and not aggregators.keeps_sums(model_aggregator):
+            raise ValueError(_exact_needed(needing_exact[0]))
+        if is_whole and not has_statistics:
+            flat = tff.structure.flatten(update_type.trainable)
+            is_sent = list(is_sent or [True] * len(flat))[: len(flat)]
+            is_sent += [False] * len(tff.structure.flatten(update_type.non_trainable))
+    sent_type = personal_lib.sent_type(update_type, is_sent)
+    aggregator = factory.create(sent_type, tff.TensorType(weight_dtype))
+    if model_aggregator is not None and is_whole and has_statistics:
         _check_noise(aggregators.adds_noise(model_aggregator, aggregator))
     aggregated_type = aggregator.next.type_signature.result.result.member
-    if not update_type.is_assignable_from(aggregated_type):
+    if not sent_type.is_assignable_from(aggregated_type):
         raise TypeError(
             "The model_aggregator must keep the type of the clients' updates, "
-            f"{update_type}, but it returns {aggregated_type}."
+            f"{sent_type}, but it returns {aggregated_type}."
         )
-    return aggregator
+    return personal_lib.send_part(aggregator, update_type, is_sent)
 
 
 def _check_noise(adds_noise: Optional[bool]) -> None:
@@ -178,37 +186,6 @@ def _number_of(model_aggregator: Any, has_trained: Any) -> Any:
     return tff.federated_map(cohort_of, (size, trained))
 
 
-def _of_trainable(
-    aggregator: tff.templates.AggregationProcess, update_type: Any
-) -> tff.templates.AggregationProcess:
-    """Builds an aggregation of the trainable weights; non-trainable updates are 0."""
-
-    @tff.tensorflow.computation(update_type)
-    def trainable_part(update: Any):
-        return update.trainable
-
-    @tff.tensorflow.computation(update_type.trainable)
-    def whole(trainable: Any):
-        rest = tff.structure.flatten(update_type.non_trainable)
-        zeros = [tf.zeros(t.shape, t.dtype) for t in rest]
-        return tff.learning.models.ModelWeights(trainable, zeros)
-
-    @tff.federated_computation(
-        aggregator.initialize.type_signature.result,
-        tff.FederatedType(update_type, tff.CLIENTS),
-        tff.FederatedType(np.float32, tff.CLIENTS),
-    )
-    def next_fn(state: Any, updates: Any, weights: Any):
-        own = tff.federated_map(trainable_part, updates)
-        output = aggregator.next(state, own, weights)
-        result = tff.federated_map(whole, output.result)
-        return tff.templates.MeasuredProcessOutput(
-            output.state, result, output.measurements
-        )
-
-    return tff.templates.AggregationProcess(aggregator.initialize, next_fn)
-
-
 def _as_weighted(
     factory: Any, weighing: Sequence[str] = ()
 ) -> tff.aggregators.WeightedAggregationFactory:
@@ -286,9 +263,14 @@ def build_weigh(
     return weigh
 
 
-def drift_groups(model: Any) -> dict[str, list[int]]:
-    """Returns which trainable variables are in `all` and in each block of a network."""
+def drift_groups(
+    model: Any, personal: Optional[personal_lib.Personal]
+) -> dict[str, list[int]]:
+    """Returns which shared variables are in `all` and in each block of a network."""
     places = {v.ref(): index for index, v in enumerate(model.trainable_variables)}
+    if personal:
+        own = {index for index, each in enumerate(personal.trainable) if each}
+        places = {ref: index for ref, index in places.items() if index not in own}
     groups = {"all": [*places.values()]}
     if network := getattr(model, "network", None):
         for name, block in zip(network.block_names, network.blocks):

@@ -25,6 +25,7 @@ from tff_reg.training import (
     description as description_lib,
     local_training,
     optimizers,
+    personal as personal_lib,
     process as process_lib,
     process_settings,
     schedules,
@@ -187,6 +188,7 @@ def _compose(
 ) -> Process:
     """Composes the process of a described model and its methods."""
     training, weights_type = description.training, description.weights_type
+    personal = description.personal
     # It refuses what does not fit before the clients' work is traced, for seconds.
     # Other aggregators than the mean take weights in float32 alone.
     weight_dtype = np.float32
@@ -196,22 +198,31 @@ def _compose(
     aggregator = aggregation.build_update_aggregator(
         model_aggregator,
         description.update_type,
+        is_sent=personal and personal.is_sent_up,
         has_statistics=description.has_statistics,
         needing_exact=sorted(description.needs.exact),
         weighing=weighs,
         weight_dtype=weight_dtype,
     )
     if measures_drift:
-        groups = aggregation.drift_groups(description.model_fn())
+        groups = aggregation.drift_groups(description.model_fn(), personal)
         aggregator = aggregation.with_drift(aggregator, description.update_type, groups)
+    if model_distributor is None:
+        is_sent = personal and personal.is_sent_down
+        model_distributor = personal_lib.send_part(
+            tff.learning.templates.build_broadcast_process(
+                personal_lib.sent_type(weights_type, is_sent)
+            ),
+            weights_type,
+            is_sent,
+        )
     process = process_lib.compose(
         description,
         server_lib.Server(
             server_optimizer, training, said=description.said, kept=description.kept
         ),
         client_weighting,
-        model_distributor
-        or tff.learning.templates.build_broadcast_process(weights_type),
+        model_distributor,
         aggregator,
         functools.partial(aggregation.build_upload_aggregator, model_aggregator),
         functools.partial(

@@ -33,7 +33,7 @@ class Description(NamedTuple):
       metric_finalizers: The finalizers of the model's metrics and of the methods'
         measurements, by name.
       hparams_dtype: Data type of the client optimiser's hyperparameters.
-      has_statistics: Whether training may change non-trainable weights.
+      has_statistics: Whether training may change non-trainable weights that are sent.
       personal: Which weights stay at clients; None if none do.
       said: What the server's hooks tell of a round, in the trial, by name.
       output_spec: The `tf.TensorSpec`s of a client's output; None without
@@ -117,13 +117,17 @@ def _seen(
     finalizers[finishing.REJECTED] = learning_model.finalize_identity
     # Training may change all weights of a model that does not show its network.
     shows = checks.has_network(model)
-    constants = numbers.floats(model.network.constants) if shows else ()
+    fixed = {id(v) for v in model.network.constants} if shows else set[int]()
+    personal = personal_lib.of_model(model, training.methods)
+    statistics = numbers.floats(model.non_trainable_variables)
+    if personal:
+        kept = zip(statistics, personal.statistics)
+        statistics = [v for v, is_own in kept if not is_own]
     is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
     return dict(
         input_spec=model.input_spec,
         metric_finalizers=finalizers,
         hparams_dtype=tf.float64 if is_double else tf.float32,
-        has_statistics=len(numbers.floats(model.non_trainable_variables))
-        > len(constants),
-        personal=personal_lib.of_model(model, training.methods),
+        has_statistics=any(id(v) not in fixed for v in statistics),
+        personal=personal,
     )

@@ -202,8 +202,6 @@ class Finishing:
                 factor = tf.where(progress.num_steps > 0, own.scale, one)
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
-        if self._personal:
-            update = self._personal.left_out(update)
         return update if after.non_trainable else update.trainable
 
     def _share(

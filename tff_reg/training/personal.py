@@ -1,12 +1,13 @@
 """Weights that stay at their client: the hook `Method.personal`.
 
-A client begins each round with its own values in their places, and their part of its
-update is 0, so that no mean and no server step moves them. The client's values are one
-more of its memories. The server's model keeps the initial ones.
+They are not sent: a client begins each round with its own values in their places, and
+no mean and no server step moves them. The client's values are one more of its memories.
+The server's model keeps the initial ones.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -50,17 +51,68 @@ class Personal(NamedTuple):
             chosen(weights.non_trainable, self.non_trainable),
         )
 
-    def left_out(self, update: Any) -> Any:
-        """Returns an update of `ModelWeights` with zeros for personal weights."""
-        return tff.learning.models.ModelWeights(
-            *(
-                [tf.zeros_like(u) if own else u for u, own in zip(part, mask)]
-                for part, mask in (
-                    (update.trainable, self.trainable),
-                    (update.non_trainable, self.statistics),
-                )
-            )
+    @property
+    def is_sent_down(self) -> list[bool]:
+        """For each weight of a model whether the server sends it."""
+        return [not own for own in (*self.trainable, *self.non_trainable)]
+
+    @property
+    def is_sent_up(self) -> list[bool]:
+        """For each tensor of an update whether clients send it."""
+        return [not own for own in (*self.trainable, *self.statistics)]
+
+
+def sent_type(whole: tff.Type, is_sent: Optional[Sequence[bool]]) -> tff.Type:
+    """Returns the type of the tensors that are sent; None sends all."""
+    if is_sent is None:
+        return whole
+    flat: list[tff.Type] = tff.structure.flatten(whole)
+    return tff.types.to_type(list(itertools.compress(flat, is_sent)))
+
+
+def send_part(process: Any, whole: tff.Type, is_sent: Optional[Sequence[bool]]) -> Any:
+    """Builds a distribution or aggregation of which a part of the tensors is sent.
+
+    `process` is that of the part, of `sent_type`. The others arrive as zeros.
+    """
+    if is_sent is None:
+        return process
+
+    @tff.tensorflow.computation(whole)
+    def part(value: Any) -> list[Any]:
+        return list(itertools.compress(tf.nest.flatten(value), is_sent))
+
+    @tff.tensorflow.computation(part.type_signature.result)
+    def filled(sent: Any) -> Any:
+        values, types = iter(sent), tff.structure.flatten(whole)
+        flat = [
+            next(values) if is_here else tf.zeros(each.shape, each.dtype)
+            for is_here, each in zip(is_sent, types)
+        ]
+        if whole.python_container is not tff.learning.models.ModelWeights:
+            return flat
+        count = len(whole.trainable)
+        return tff.learning.models.ModelWeights(flat[:count], flat[count:])
+
+    def run(state: Any, value: Any, *weights: Any) -> Any:
+        output = process.next(state, tff.federated_map(part, value), *weights)
+        result = tff.federated_map(filled, output.result)
+        return tff.templates.MeasuredProcessOutput(
+            output.state, result, output.measurements
         )
+
+    def run_weighted(state: Any, value: Any, weights: Any) -> Any:
+        return run(state, value, weights)
+
+    def run_plain(state: Any, value: Any) -> Any:
+        return run(state, value)
+
+    state_type, value_type, *rest = process.next.type_signature.parameter
+    value_type = tff.FederatedType(whole, value_type.placement)
+    built = tff.federated_computation(
+        run_weighted if rest else run_plain, [state_type, value_type, *rest]
+    )
+    return type(process)(process.initialize, built)
 
 
 def of_model(model: Any, methods: Sequence[method_lib.Method]) -> Optional[Personal]:

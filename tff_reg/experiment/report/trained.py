@@ -262,9 +262,8 @@ def load(
         )
     config = ResolvedConfig.load(directory.config or {})
     check_is_whole(config, path)
-    if client is not None and not catalogue.has_own_models(config.process):
-        why = f"clients of {config.process} have no model of their own."
-        raise SettingError("client", client, why)
+    if client is not None:
+        _check_client(client, config.process, weights)
     task = runs.build_task(config, tasks)
     if client is not None:
         client = _client_of(task.client_data.client_ids, client)
@@ -281,6 +280,16 @@ def load(
     # Missing weights are reported before anything is computed.
     _ = found.weights
     return found
+
+
+def _check_client(client: str, process: str, weights: str) -> None:
+    """Checks that a client may have a model of its own, which no other is beside."""
+    if not catalogue.has_own_models(process):
+        why = f"clients of {process} have no model of their own."
+        raise SettingError("client", client, why)
+    if weights != "server":
+        why = "a client's own model is that of the last round: leave it out."
+        raise SettingError("weights", weights, why)
 
 
 def _client_of(names: Sequence[str], client: str) -> str:
