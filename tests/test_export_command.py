@@ -138,7 +138,7 @@ def test_a_clients_own_model_is_exported(tmp_path):
         export_command.main, f"--run_dir={run_dir}", "--output=x", "--client=client_9"
     )
     assert done.returncode == 2 and "--client=client_9: the run has" in done.stderr
-    done = commands.run(
+    done = commands.call(
         export_command.main,
         *(f"--run_dir={run_dir}", "--output=x", "--client=0", "--weights=best"),
     )
