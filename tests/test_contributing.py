@@ -26,7 +26,7 @@ SHOWN = {
         ("run", "--process=fedavg", "--task=wine", *SMALL[:3]),
         "wine, 48 training",
     ),
-    "tasks/recipes/printed.txt": (
+    "tasks/recipes/fedexp.toml": (
         ("recipes", "--show=fedexp/table1/fedprox"),
         "process=fedprox",
     ),

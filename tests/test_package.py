@@ -127,10 +127,17 @@ def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_
     wanted = {
         file.relative_to(ROOT).as_posix()
         for folder in [ROOT / "tff_reg", ROOT / "tff_reg" / "tasks"]
-        for pattern in ("*.py", "*/*.py", "*/*.csv", "*/*.txt", "*/*.ipynb", "py.typed")
+        for pattern in (
+            "*.py",
+            "*/*.py",
+            "*/*.csv",
+            "*/*.toml",
+            "*/*.ipynb",
+            "py.typed",
+        )
         for file in folder.glob(pattern)
     }
-    assert {"tff_reg/tasks/recipes/printed.txt", "tff_reg/py.typed"} <= wanted
+    assert {"tff_reg/tasks/recipes/new_paper.toml", "tff_reg/py.typed"} <= wanted
     assert not wanted - names
     others = {name.split("/")[0] for name in names}
     assert others == {"tff_reg", f"tff_reg-{_version()}.dist-info"}

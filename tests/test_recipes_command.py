@@ -89,3 +89,48 @@ Differences from the paper, and what it leaves open:
 def test_refusals(arguments, message):
     line = commands.refusal(call(*arguments))
     assert line.startswith(f"bin/recipes: {message}")
+
+
+@pytest.fixture
+def paper(tmp_path, monkeypatch):
+    """The path of a paper's file as --new writes it, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    done = call("--new=Mine.toml")
+    assert done.returncode == 0 and done.stdout.startswith("Mine.toml: fill it in;")
+    return tmp_path / "Mine.toml"
+
+
+def test_a_paper_of_ones_own_is_written_listed_and_shown(paper):
+    names = [f"Mine.toml/table1/fed{each}" for each in ("avg-alpha0.1", "avg")]
+    names += [name.replace("avg", "prox") for name in names]
+    assert call("Mine.toml", "--names").stdout.split() == names
+    assert call("Mine.toml/*/*prox").stdout.endswith("\n\n1 recipe\n")
+    shown = call(f"--show={names[2]}").stdout
+    assert "--fedprox_strength=0.1\n" in shown and "--concentration=0.1\n" in shown
+    assert "--output_dir=runs/Mine/table1/fedprox-alpha0.1-seed{seed}\n" in shown
+    assert commands.refusal(call("--new=Mine.toml")) == (
+        "bin/recipes: --new=Mine.toml: give the path of a new file, NAME.toml."
+    )
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ('key = "1"\n', "", "Mine.toml: key is missing."),
+        (
+            "[base]",
+            "[base",
+            "Mine.toml: Expected ']' at the end of a table declaration",
+        ),
+        ('"alpha = 1" =', '"one" =', "table 1: the column 'alpha = 1' has no settings"),
+        ("concentration = 1.0", 'like = ["sum"]', "Mine.toml: sum is missing."),
+        ("\n[base]", 'like = "mine"\n[base]', "Mine.toml: like = 'mine': the papers"),
+        ("{concentration = 1.0}", "1.0", "Mine.toml is no paper"),
+    ],
+)
+def test_what_is_wrong_in_a_paper_is_said_in_a_line(paper, old, new, message):
+    text = paper.read_text("utf-8")
+    assert old in text
+    paper.write_text(text.replace(old, new), "utf-8")
+    assert message in commands.refusal(call("Mine.toml"))
+    assert "No such file" in commands.refusal(call("Other.toml/table1/fedavg"))

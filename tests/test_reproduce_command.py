@@ -10,7 +10,7 @@ from tests.experiment import finished
 from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.analysis import figures
-from tff_reg.commands import reproduce
+from tff_reg.commands import recipes as recipes_command, reproduce
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.series import reproduction
 from tff_reg.tasks import recipes
@@ -352,3 +352,27 @@ def test_refusals(arguments, words, tmp_path, no_tensorflow):
     line = commands.refusal(refused, "reproduce")
     assert all(word in line for word in words), line
     assert not directory.exists()
+
+
+def test_a_table_of_a_file_of_ones_own_stands_beside_its_published_numbers(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert commands.call(recipes_command.main, "--new=mine.toml").returncode == 0
+    paper = tmp_path / "mine.toml"
+    text = paper.read_text("utf-8")
+    paper.write_text(text.replace("| unknown     |", "| 44.3 ± 0.2  |"), "utf-8")
+    done = commands.call(
+        reproduce.main, "mine.toml/table1", "--scale=tiny", "--total_rounds=1"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = read_csv(tmp_path / "runs/mine/table1/table.csv")
+    assert [row["published"] for row in rows] == ["44.3 ± 0.2", "", "44.3 ± 0.2", ""]
+    assert all(float(row["mean"]) >= 0 for row in rows)
+    assert (tmp_path / "runs/mine/table1/fedprox-seed0/config.json").exists()
+    # Refused before anything is run.
+    paper = tmp_path / "other.toml"
+    paper.write_text(text.replace('["accuracy"]', '["acuracy"]'), "utf-8")
+    said = commands.refusal(commands.call(reproduce.main, "other.toml/table1"))
+    assert not (tmp_path / "runs/other").exists()
+    assert "There is no quantity 'acuracy'; choose from accuracy," in said

@@ -2,7 +2,9 @@
 
 `paper_tables` has every table of the papers; a recipe is one cell of one,
 `<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
-authors' code determines, so that it stays what it is when a default changes.
+authors' code determines, so that it stays what it is when a default changes. Where the
+name begins with the path of a paper's TOML file, `paper.toml/table1/fedavg`, it is in
+that file.
 
 >>> from tff_reg.tasks import recipes
 >>> recipes.recipe("fedalign/table2/mixup-alpha0.1").published
@@ -21,9 +23,10 @@ import dataclasses
 import difflib
 import fnmatch
 import functools
+import pathlib
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import catalogue
@@ -50,6 +53,7 @@ class Recipe:
         process is left out.
       published: The number or numbers of the cell, as printed.
       measure: The unit or meaning of these numbers.
+      quantities: Their quantities, in the printed order.
       notes: How the run differs from the paper's, and what the paper leaves open.
     """
 
@@ -61,12 +65,16 @@ class Recipe:
     beneath: Mapping[str, Any]
     published: str
     measure: str
+    quantities: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def recipes() -> list[Recipe]:
-    """Returns all recipes, in the order of the papers' tables."""
-    return list(_by_name().values())
+def recipes(where: str = "") -> list[Recipe]:
+    """Returns all recipes, in the order of the papers' tables.
+
+    `where` is a name; one that begins with a paper's file asks for this file's recipes.
+    """
+    return list(_by_name(where).values())
 
 
 def recipe(name: str) -> Recipe:
@@ -74,12 +82,16 @@ def recipe(name: str) -> Recipe:
 
     Raises:
       UnknownRecipeError: If there is no such recipe.
+      ValueError: If the name's file is no paper.
     """
-    if name not in _by_name():
+    known = _by_name(name)
+    if name not in known:
+        path = file_of(name)
+        lists = f"bin/recipes {path}".strip()
         raise UnknownRecipeError(
-            f"There is no recipe {name!r}{_near_names(name)}; bin/recipes lists them."
+            f"There is no recipe {name!r}{_near_names(name)}; {lists} lists them."
         )
-    return _by_name()[name]
+    return known[name]
 
 
 def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
@@ -123,11 +135,12 @@ def matching(pattern: str) -> list[Recipe]:
     Raises:
       UnknownRecipeError: If there is none.
     """
-    pattern = pattern.lower()
+    known = recipes(pattern)
     if not set("*?[") & set(pattern):
-        found = [each for each in recipes() if pattern in each.name]
+        found = [each for each in known if pattern.lower() in each.name.lower()]
     else:
-        found = [each for each in recipes() if fnmatch.fnmatchcase(each.name, pattern)]
+        asked = pattern.lower()
+        found = [r for r in known if fnmatch.fnmatchcase(r.name.lower(), asked)]
     if not found:
         raise UnknownRecipeError(
             f"No recipe's name matches {pattern!r}{_near_names(pattern)}; bin/recipes"
@@ -138,11 +151,12 @@ def matching(pattern: str) -> list[Recipe]:
 
 def _near_names(name: str) -> str:
     """Returns ` (did you mean A, B or C?)`: names that contain it or end similarly."""
+    names = list(_by_name(name))
     name = name.lower()
-    near = [known for known in _by_name() if name in known]
+    near = [known for known in names if name in known.lower()]
     if not near:
         ends = {}
-        for known in _by_name():
+        for known in names:
             end = "/".join(known.split("/")[-1 - name.count("/") :])
             ends.setdefault(end, known)
         similar = difflib.get_close_matches(name, ends, _MOST_NEAR_NAMES)
@@ -154,9 +168,30 @@ def _near_names(name: str) -> str:
     return f" (did you mean {listed}?)"
 
 
+def file_of(name: str) -> str:
+    """Returns the file of a name's recipes; empty for the papers that are here."""
+    path, is_file, rest = name.partition(".toml")
+    return path + is_file if is_file and rest[:1] in ("", "/") else ""
+
+
+def place_of(name: str) -> str:
+    """Returns the path below a directory of runs of what is in a paper's file."""
+    path = file_of(name)
+    return f"{pathlib.Path(path).stem}{name[len(path) :]}" if path else name
+
+
+def _by_name(where: str = "") -> Mapping[str, Recipe]:
+    path = file_of(where)
+    return _of_tables(paper_tables.read(path)) if path else _of_papers()
+
+
 @functools.cache
-def _by_name() -> Mapping[str, Recipe]:
-    found = [each for table in paper_tables.tables() for each in _cells(table)]
+def _of_papers() -> Mapping[str, Recipe]:
+    return _of_tables(paper_tables.tables())
+
+
+def _of_tables(tables: Iterable[paper_tables.Table]) -> Mapping[str, Recipe]:
+    found = [each for table in tables for each in _cells(table)]
     return types.MappingProxyType({each.name: each for each in found})
 
 
@@ -170,7 +205,7 @@ def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
         parts = [row, table.part, "" if is_basic else column]
         cell = "-".join(_slug(part) for part in parts if part)
         name = f"{table.paper.name}/table{table.number}/{cell}"
-        output_dir = {"output_dir": f"runs/{name}-seed{{seed}}"}
+        output_dir = {"output_dir": f"runs/{place_of(name)}-seed{{seed}}"}
         yield Recipe(
             name=name,
             table=table,
@@ -180,6 +215,7 @@ def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
             beneath=_without_none(beneath.settings),
             published=published,
             measure=whole.measure,
+            quantities=whole.quantities or ("accuracy",),
             notes=tuple(dict.fromkeys(whole.notes)),
         )
 

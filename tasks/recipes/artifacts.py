@@ -43,9 +43,16 @@ class UnknownArtifactError(ValueError):
     """Raised for an unknown name of a table or figure; lists similar names."""
 
 
+def artifacts(where: str = "") -> tuple[Artifact, ...]:
+    """Returns all tables and figures, paper by paper, tables before figures.
+
+    `where` is as in `recipes.recipes`.
+    """
+    return tuple(_tables(where)) if recipes.file_of(where) else _of_papers()
+
+
 @functools.cache
-def artifacts() -> tuple[Artifact, ...]:
-    """Returns all tables and figures, paper by paper, tables before figures."""
+def _of_papers() -> tuple[Artifact, ...]:
     found = [*_tables(), _man_table3(), *figures.figures()]
     papers = list(dict.fromkeys(table.paper.name for table in paper_tables.tables()))
     return tuple(sorted(found, key=lambda each: papers.index(each.name.split("/")[0])))
@@ -55,15 +62,17 @@ def artifact(name: str) -> Artifact:
     """Returns the table or figure of a name.
 
     Args:
-      name: Such as `fedalign/table1`, or `fedmlb/figure6`.
+      name: Such as `fedalign/table1`, `fedmlb/figure6`, or `paper.toml/table1` of a
+        paper's file.
 
     Returns:
       The table or figure.
 
     Raises:
       UnknownArtifactError: If there is no table or figure of that name.
+      ValueError: If the name's file is no paper.
     """
-    known = {each.name: each for each in artifacts()}
+    known = {each.name: each for each in artifacts(name)}
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         hint = f" (did you mean {', '.join(near)}?)" if near else ""
@@ -83,21 +92,27 @@ def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
 
 def canonical(name: str) -> str:
     """Returns the first recipe of the same run: some runs are in several tables."""
-    return _canonical()[name]
+    if recipes.file_of(name):
+        return _canonical(recipes.recipes(name))[name]
+    return _canonical_of_papers()[name]
 
 
 @functools.cache
-def _canonical() -> Mapping[str, str]:
+def _canonical_of_papers() -> Mapping[str, str]:
+    return _canonical(recipes.recipes())
+
+
+def _canonical(those: Sequence[recipes.Recipe]) -> Mapping[str, str]:
     first: dict[str, str] = {}
     return {
         recipe.name: first.setdefault(identity.key(recipe.settings), recipe.name)
-        for recipe in recipes.recipes()
+        for recipe in those
     }
 
 
-def _tables() -> list[Artifact]:
+def _tables(where: str = "") -> list[Artifact]:
     found: dict[str, list[recipes.Recipe]] = {}
-    for recipe in recipes.recipes():
+    for recipe in recipes.recipes(where):
         name = f"{recipe.table.paper.name}/table{recipe.table.number}"
         found.setdefault(name, []).append(recipe)
     result = []
@@ -105,10 +120,7 @@ def _tables() -> list[Artifact]:
         if name == "fedmlb/table6":
             cells = _by_number_of_paths(those)
         else:
-            cells = [
-                figures.cell_of(recipe, figures.quantities_of(recipe))
-                for recipe in those
-            ]
+            cells = list(map(figures.cell_of, those))
         # Tables of two parts: (a) and (b).
         title = re.sub(
             r", \(a\) (.*), 100 clients.*",

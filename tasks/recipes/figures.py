@@ -11,40 +11,6 @@ from typing import Any, Optional
 from tff_reg.experiment.series.reproduction import Artifact, Cell
 from tff_reg.tasks import recipes
 
-# The quantities of a table's cells in their printed order, for all columns or by
-# column. A name with @* stands for one quantity for each of the recipe's
-# `accuracy_at_rounds` or `target_accuracies`.
-_PROTOCOL = ("ema@*", "rounds@*")
-_COSTS = ("accuracy", "mflops", "params")
-_QUANTITIES: Mapping[str, Any] = {
-    "fedalign/table1": ("best", "lambda_max", "trace", "h_n_code", "h_d_code"),
-    "fedalign/table2": ("accuracy",),
-    "fedalign/table3": ("accuracy",),
-    "fedalign/table4": ("accuracy",),
-    "fedalign/table5": (*_COSTS, "seconds"),
-    "fedalign/table6": ("accuracy",),
-    "fedalign/table7": {
-        "CIFAR-10, C = 16": _COSTS,
-        "CIFAR-10, C = 64 x 0.25 (100)": ("accuracy",),
-        "ImageNet-200, C = 16": ("accuracy", "gflops", "params"),
-        "ImageNet-200, C = 32 x 0.125 (50)": ("accuracy",),
-    },
-    **{f"fedmlb/table{number}": _PROTOCOL for number in (1, 2, 3, 4, 10, 11)},
-    **{f"fedmlb/table{number}": ("ema",) for number in (5, 6, 7, 8, 9)},
-    "man/table1": ("all_clients", "rounds@*"),
-    "man/table2": ("lambda_max", "trace"),
-    "univarfl/table1": ("accuracy",),
-    "univarfl/table2": ("accuracy",),
-    "fl_simulator/table1": {
-        **dict.fromkeys(("IID", "Dir-0.6", "Dir-0.3", "Dir-0.1"), ("best",)),
-        "Time / round": ("seconds",),
-    },
-    "fedsmoo/table1": ("best",),
-    "fedinit/table1": ("best",),
-    "asd/table2": ("accuracy",),
-    "fedexp/table1": ("accuracy",),
-    "fedrcl/table1": ("accuracy",),
-}
 _AFTER = ("ema@500", "ema@1000")
 # The figures write FedAvg+ for FedAvg + FedMLB.
 _FEDAVG_FEDMLB = {"FedMLB": "FedAvg + FedMLB"}
@@ -52,13 +18,13 @@ _FEDAVG_FEDMLB = {"FedMLB": "FedAvg + FedMLB"}
 
 def cell_of(
     recipe: recipes.Recipe,
-    quantities: Sequence[str],
+    quantities: Sequence[str] = (),
     *,
     row: Optional[str] = None,
     column: Optional[str] = None,
 ) -> Cell:
-    """Returns the cell of a recipe in a paper's table or figure."""
-    expanded = _expanded(quantities, recipe)
+    """Returns the cell of a recipe in a table or, with its `quantities`, a figure."""
+    expanded = _expanded(quantities or recipe.quantities, recipe)
     printed = _printed(recipe)
     return Cell(
         row=row or recipe.row,
@@ -74,17 +40,15 @@ def column_of(recipe: recipes.Recipe) -> str:
     return ", ".join(part for part in (recipe.table.part, recipe.column) if part)
 
 
-def quantities_of(recipe: recipes.Recipe) -> Sequence[str]:
-    """Returns the quantities of a recipe's cell in its table."""
-    found = _QUANTITIES[f"{recipe.table.paper.name}/table{recipe.table.number}"]
-    return found[recipe.column] if isinstance(found, Mapping) else found
-
-
 def _printed(recipe: recipes.Recipe) -> dict[str, str]:
     """Returns the paper's printed numbers of a recipe, by quantity."""
-    names = _expanded(quantities_of(recipe), recipe)
+    names = _expanded(recipe.quantities, recipe)
     numbers = [each for each in re.split(r",\s*|\s*\(|\)", recipe.published) if each]
-    assert len(names) == len(numbers), (recipe.name, names, numbers)
+    if len(names) != len(numbers):
+        raise ValueError(
+            f"{recipe.name}: {recipe.published!r} must have a number for each of"
+            f" {', '.join(names)}; unknown stands for none."
+        )
     # A number that is not known is none.
     return {name: number for name, number in zip(names, numbers) if number != "unknown"}
 

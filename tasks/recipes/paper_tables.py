@@ -1,7 +1,7 @@
-"""The papers' tables: settings of rows and columns, and the printed cells.
+"""Papers' tables: settings of rows and columns, and the printed cells.
 
 The settings of a cell are those of the paper, the table, the row and the column
-together; later ones override earlier ones. A paper is a file `<name>.toml`:
+together; later ones override earlier ones. A paper is a TOML file:
 
     title = "Title, authors and year"
     like = "other_paper"      # If it has that paper's base, rows and columns, too.
@@ -11,18 +11,23 @@ together; later ones override earlier ones. A paper is a file `<name>.toml`:
     <row> = {fedprox_strength = 0.1}    # may also be a column.
     [[tables]]
     key = "1 (500 clients)"   # The table's number, in brackets its part.
-    settings = {}             # Those that all its cells share.
+    title = "Subject"
+    printed = '''             # A line of column names, in which a star marks the column
+            | *alpha = 0.1    # whose recipes are named by the row alone; and a line for
+    <row>   | 44.3 ± 0.1      # each row. A row without settings is a process.
+    '''
+    total_rounds = 100        # Settings that all its cells share.
     columns.<column> = {}     # Columns that only this table has.
     [[tables.exceptions]]     # Settings of cells by patterns of `rows` and `columns`.
 
 Beside settings of a run a group may have `paper`, a name in `methods.papers`, and
 `like`, names of parts and rows, whose settings come first; `without`, the settings that
-it removes; `notes`; and `measure`, the meaning of the numbers.
+it removes; `notes`, where it departs from the paper; `measure`, the meaning of the
+printed numbers; and `quantities`, their names among the columns of `bin/compare`. There
+`ema@*` and `rounds@*` stand for one for each of the run's `accuracy_at_rounds` and
+`target_accuracies`. `unknown` is printed for a number that is not known.
 
-The tables as printed are in `printed.txt`, one after another: a line with the paper,
-the table's key and subject; a line of column names, in which a star marks the column
-whose recipes are named by the row alone; and a line for each row. Cells are separated
-by '|'. MAN's Table 3 is left out, because it counts operations by formulae.
+MAN's Table 3 is left out, because it counts operations by formulae.
 """
 
 from __future__ import annotations
@@ -56,17 +61,20 @@ class Variant:
       settings: Settings of a run by name; None removes a setting.
       notes: Differences from the paper, and what it leaves open; whole sentences.
       measure: The unit or meaning of the numbers.
+      quantities: The quantities of the numbers.
     """
 
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measure: str = ""
+    quantities: tuple[str, ...] = ()
 
     def __or__(self, other: Variant) -> Variant:
         return Variant(
             {**self.settings, **other.settings},
             (*self.notes, *other.notes),
             other.measure or self.measure,
+            other.quantities or self.quantities,
         )
 
 
@@ -75,7 +83,7 @@ class Paper:
     """A paper.
 
     Attributes:
-      name: Prefix of its recipes' names.
+      name: Prefix of its recipes' names: the path of a file of one's own.
       title: Title, authors and year.
       base: The settings that all its experiments share.
       rows: The rows of its tables, by name.
@@ -99,6 +107,8 @@ class Table:
     Attributes:
       paper: The paper.
       key: The table's number, and in brackets its part if it has two.
+      title: Its subject.
+      printed: Its lines as printed: the header, and a line a row.
       base: The settings that all its cells share.
       columns: The columns that only this table has, by name.
       exceptions: Additional settings of some cells: a pattern of the row's name, a
@@ -107,33 +117,26 @@ class Table:
 
     paper: Paper
     key: str
+    title: str
+    printed: Sequence[str]
     base: Variant = Variant()
     columns: Mapping[str, Variant] = dataclasses.field(default_factory=dict)
     exceptions: Sequence[tuple[str, str, Variant]] = ()
 
     @property
-    def _printed(self) -> tuple[str, Sequence[str]]:
-        return _printed()[f"{self.paper.name} {self.key}"]
-
-    @property
-    def number(self) -> int:
+    def number(self) -> str:
         """The table's number."""
-        return int(self.key.split()[0])
+        return self.key.split()[0]
 
     @property
     def part(self) -> str:
         """The part's name in recipes, such as `500 clients`; empty for part (a)."""
         return self.key.partition("(")[2].rstrip(")")
 
-    @property
-    def title(self) -> str:
-        """The subject of the table."""
-        return self._printed[0]
-
     def cells(self) -> Iterator[tuple[str, str, bool, str]]:
         """Yields each cell: row, column, whether the column is marked, printed text."""
         header, *lines = (
-            [cell.strip() for cell in line.split("|")] for line in self._printed[1]
+            [cell.strip() for cell in line.split("|")] for line in self.printed
         )
         for row, *printed in lines:
             for column, numbers in zip(header[1:], printed):
@@ -141,11 +144,17 @@ class Table:
 
     def variants(self, row: str, column: str) -> list[Variant]:
         """Returns the variants that set a cell, the strongest last."""
+        columns = {**self.paper.columns, **self.columns}
+        if column not in columns:
+            raise ValueError(
+                f"{self.paper.name}, table {self.key}: the column {column!r} has no"
+                " settings; [columns] names each, if only as {}."
+            )
         return [
             self.paper.base,
             self.base,
             self.paper.rows.get(row, Variant({"process": row.lower()})),
-            {**self.paper.columns, **self.columns}[column],
+            columns[column],
             *(
                 added
                 for rows, columns, added in self.exceptions
@@ -156,60 +165,77 @@ class Table:
 
 
 @functools.cache
-def _printed() -> dict[str, tuple[str, Sequence[str]]]:
-    """Returns the subject and the lines of each printed table, by paper and key."""
-    text = pathlib.Path(__file__).with_name("printed.txt").read_text("utf-8")
-    found = {}
-    for block in text.split("\n\n"):
-        heading, *lines = block.strip().splitlines()
-        key, _, subject = heading.partition(": ")
-        found[key] = subject, lines
-    return found
-
-
-@functools.cache
 def tables() -> tuple[Table, ...]:
-    """Returns every table with experiments of the papers, paper by paper."""
-    return tuple(table for name in _PAPERS for table in _read(name)[1])
+    """Returns every table with experiments of the papers here, paper by paper."""
+    return tuple(table for name in _PAPERS for table in _known(name)[1])
 
 
 @functools.cache
-def _read(name: str) -> tuple[Paper, tuple[Table, ...]]:
+def _known(name: str) -> tuple[Paper, tuple[Table, ...]]:
+    """Returns a paper that is here, and its tables."""
+    if name not in _PAPERS:
+        raise ValueError(f"like = {name!r}: the papers here are {', '.join(_PAPERS)}.")
+    return _parsed(pathlib.Path(__file__).with_name(f"{name}.toml"), name)
+
+
+def read(path: str) -> tuple[Table, ...]:
+    """Reads the tables of a paper's file.
+
+    Raises:
+      ValueError: If the file is no paper, with the file's name and what is wrong.
+    """
+    try:
+        return _parsed(pathlib.Path(path), path)[1]
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}.") from error
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]} is missing.") from error
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{path} is no paper ({error}); bin/recipes --new writes one to fill in."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _parsed(path: pathlib.Path, name: str) -> tuple[Paper, tuple[Table, ...]]:
     """Reads a paper's file."""
-    text = pathlib.Path(__file__).with_name(f"{name}.toml").read_text("utf-8")
-    given = tomllib.loads(text)
-    other = _read(given["like"])[0] if "like" in given else _NO_PAPER
+    given = tomllib.loads(path.read_text("utf-8"))
+    other = _known(given["like"])[0] if "like" in given else _NO_PAPER
     rows, columns = given.get("rows", {}), given.get("columns", {})
     named = {**rows, **given.get("parts", {})}
 
     def of(group: Mapping[str, Any]) -> Variant:
-        values = dict(group)
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in group.items()
+        }
         known = getattr(papers, values.pop("paper")) if "paper" in values else {}
         found = Variant(dict(known))
         for each in values.pop("like", ()):
             found |= of(named[each])
-        notes, measure = tuple(values.pop("notes", ())), values.pop("measure", "")
-        removed = dict.fromkeys(values.pop("without", ()))
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return found | Variant({**values, **removed}, notes, measure)
+        said = {each: values.pop(each, ()) for each in ("notes", "quantities")}
+        measure, removed = values.pop("measure", ""), values.pop("without", ())
+        values |= dict.fromkeys(removed)
+        return found | Variant(values, measure=measure, **said)
 
     def each_of(groups: Mapping[str, Any]) -> dict[str, Variant]:
         return {name: of(group) for name, group in groups.items()}
 
+    def table_of(table: dict[str, Any]) -> Table:
+        columns, exceptions = table.pop("columns", {}), table.pop("exceptions", ())
+        return Table(
+            paper,
+            table.pop("key"),
+            table.pop("title"),
+            table.pop("printed").strip("\n").splitlines(),
+            of(table),
+            each_of(columns),
+            [(each.pop("rows"), each.pop("columns"), of(each)) for each in exceptions],
+        )
+
     rows = {**other.rows, **each_of(rows)}
     columns = {**rows, **other.columns, **each_of(columns)}
-    paper = Paper(name, given["title"], other.base | of(given["base"]), rows, columns)
-    made = [
-        Table(
-            paper,
-            table["key"],
-            of(table.get("settings", {})),
-            each_of(table.get("columns", {})),
-            [
-                (each.pop("rows"), each.pop("columns"), of(each))
-                for each in table.get("exceptions", ())
-            ],
-        )
-        for table in given["tables"]
-    ]
-    return paper, tuple(made)
+    base = other.base | of(given.get("base", {}))
+    paper = Paper(name, given["title"], base, rows, columns)
+    return paper, tuple(map(table_of, given["tables"]))

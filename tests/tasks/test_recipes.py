@@ -23,7 +23,7 @@ def test_a_recipe_knows_its_cell():
     recipe = recipes.recipe("fedalign/table2/mixup-alpha2.5")
     assert recipe.table.paper.title.endswith("(FedAlign), Mendieta et al., CVPR 2022")
     assert (recipe.table.number, recipe.row, recipe.column) == (
-        2,
+        "2",
         "Mixup",
         "alpha = 2.5",
     )

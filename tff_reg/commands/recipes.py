@@ -1,13 +1,16 @@
 """Lists the papers' experiments: `bin/recipes`."""
 
 import functools
+import importlib.resources
+import os
 import textwrap
 
 from absl import flags
 
+from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.experiment.config import run_config as config
-from tff_reg.settings import Setting, as_text
+from tff_reg.settings import Setting, SettingError, as_text
 from tff_reg.tasks import recipes
 
 _COMMAND = "bin/recipes"
@@ -15,10 +18,12 @@ _WIDTH = 88
 _USAGE = """\
 bin/recipes [PATTERN] [--names]
 bin/recipes --show=NAME
+bin/recipes --new=paper.toml
 
 Lists the cells of the papers' tables that bin/run --recipe=NAME runs, with their
 published numbers. PATTERN is part of a name, such as fedalign/table2; with *, ? or [ in
-it a whole name: 'fedmlb/table2/fedprox*'.
+it a whole name: 'fedmlb/table2/fedprox*'. A paper of your own is a file, whose path
+stands before the names: paper.toml/table1/fedprox.
 """
 _SETTINGS = (
     Setting("names", bool, False, "prints the names alone, a line each"),
@@ -29,6 +34,7 @@ _SETTINGS = (
         "shows one recipe: its settings, the paper and the cell that it comes from, the"
         " published number, and how it differs from the paper",
     ),
+    Setting("new", str, None, "writes a paper's file to fill in", placeholder="FILE"),
 )
 
 fail = functools.partial(command_line.fail, command=_COMMAND)
@@ -80,6 +86,15 @@ def _wrapped(text, indent=""):
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
+def _new(path):
+    """Writes a paper's file; returns what to do next."""
+    if not path.endswith(".toml") or os.path.exists(path):
+        raise SettingError("new", path, "give the path of a new file, NAME.toml.")
+    text = importlib.resources.files(recipes).joinpath("new_paper.toml").read_text()
+    files.write_text(path, text.replace("paper.toml", path))
+    return f"{path}: fill it in; bin/recipes {path} lists what is in it."
+
+
 @command_line.command
 def main(argv, stop):
     """Lists recipes, or shows one."""
@@ -92,11 +107,15 @@ def main(argv, stop):
     if given.show is not None and (patterns or given.names):
         fail("--show takes the place of a PATTERN and of --names; leave them out.")
     try:
-        if given.show is not None:
+        if given.new is not None:
+            lines = [_new(given.new)]
+        elif given.show is not None:
             lines = description(recipes.recipe(given.show))
         else:
             found = recipes.matching(*patterns or [""])
             lines = [each.name for each in found] if given.names else listing(found)
-    except recipes.UnknownRecipeError as error:
+    except ValueError as error:
         fail(error)
+    except OSError as error:
+        fail(f"{given.new}: {error.strerror}.", exit_code=1)
     print(*lines, sep="\n")

@@ -16,6 +16,7 @@ from tff_reg.analysis import figures
 from tff_reg.commands import command_line, several
 from tff_reg.experiment.series import jobs, plan as series, reproduction
 from tff_reg.settings import Setting, SettingError
+from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts
 
 _COMMAND = "bin/reproduce"
@@ -27,7 +28,8 @@ Runs and analyses the experiments of a table or figure of a paper, such as
 fedalign/table1, fedmlb/table6 or man/figure2, and writes it with the published numbers
 beside the new ones: table.md, table.csv, report.html and, for a figure, figure.png, by
 default in runs/PAPER/TABLE. The same command again resumes. --list gives the tables
-and figures, and their numbers of runs with one seed.
+and figures, and their numbers of runs with one seed. PAPER may be a file of your own,
+as in paper.toml/table1: bin/recipes --new=paper.toml writes one to fill in.
 
 --scale=tiny is a smoke test of minutes, --synthetic_data takes random images in place
 of all data. The flags of bin/run override the recipes; hyperparameters such as
@@ -83,7 +85,7 @@ def plan(given, name):
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
         runs_dir=runs_dir,
     )
-    return made, output_dir or os.path.join(_RUNS, *name.split("/"))
+    return made, output_dir or os.path.join(_RUNS, recipes.place_of(name))
 
 
 @command_line.command
@@ -99,7 +101,11 @@ def main(argv, stop, executor=None):
         fail(f"give one table or figure (found {found}); --list names them all.")
     if given.list:
         paper = words[0] if words else ""
-        found = [each for each in artifacts.artifacts() if each.name.startswith(paper)]
+        try:
+            known = artifacts.artifacts(paper)
+        except ValueError as error:
+            fail(error)
+        found = [each for each in known if each.name.startswith(paper)]
         if not found:
             fail(f"There is no table or figure of {paper!r}; --list names them all.")
         print(*listing(found), sep="\n")

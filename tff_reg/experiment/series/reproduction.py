@@ -174,6 +174,9 @@ def quantity_of(name: str, share: float = 1.0) -> quantities.Quantity:
     """Returns the quantity of a name, of runs of a share of the paper's rounds."""
     kind, at = split(name)
     others: Any = {"name": kind, **_OTHERS.get(kind, {})}
+    if others["name"] not in quantities.TABLE:
+        known = ", ".join({**quantities.TABLE, **_OTHERS})
+        raise ValueError(f"There is no quantity {name!r}; choose from {known}.")
     found = dataclasses.replace(quantities.TABLE[others["name"]], **others)
     if at is None:
         return found
@@ -192,6 +195,8 @@ class Reproduction:
         runs_dir: str,
     ):
         """Plans; nothing is started or written."""
+        for cell in artifact.cells:
+            _ = [*map(quantity_of, cell.quantities)]
         self.artifact = artifact
         self.seeds = seeds = tuple(dict.fromkeys(seeds))
         self.is_tiny = common.scale == scale_lib.TINY
@@ -220,7 +225,8 @@ class Reproduction:
             for name, value in given.items()
             if name in own or name not in self._common.hyperparameters
         }
-        name = lazy.tasks.recipes.artifacts.canonical(recipe)
+        recipes = lazy.tasks.recipes
+        name = recipes.place_of(recipes.artifacts.canonical(recipe))
         variant = "-".join(
             value if isinstance(value, str) else f"{key}{value}"
             for key, value in cell.settings.items()
@@ -232,9 +238,11 @@ class Reproduction:
         return self._study.add(cell.row, cell.column, asked, lazy.tasks, name)
 
     def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:
-        model = sets["model"]
-        found: dict[str, Any] = {"model": _TINY_NETWORKS.get(model, model)}
-        if "image_size" in lazy.tasks.defaults(sets["task"]).options:
+        found: dict[str, Any] = {}
+        if "model" in sets:
+            found["model"] = _TINY_NETWORKS.get(sets["model"], sets["model"])
+        task = sets.get("task")
+        if task and "image_size" in lazy.tasks.defaults(task).options:
             found["image_size"] = _TINY_IMAGE
         return found
 
@@ -310,7 +318,8 @@ class Reproduction:
 
     def _of(self, cell: Cell, there: set[str]) -> list[Number]:
         sets = lazy.tasks.recipes.settings(cell.recipes[0])
-        share = self.runs_of(cell)[0][0].config.total_rounds / sets["total_rounds"]
+        rounds = self.runs_of(cell)[0][0].config.total_rounds
+        share = rounds / sets.get("total_rounds", rounds)
         found = {name: quantity_of(name, share) for name in cell.quantities}
         layout = self._layout(
             accuracy_at_rounds=[q.place for q in found.values() if q.name == "ema@"],
@@ -335,7 +344,8 @@ class Reproduction:
             runs.setdefault(column, {})[row] = [*map(finished_runs.read, paths)]
         numbers = self.numbers(finished)
         notes = [*self._notes(numbers), *_of_runs(runs)]
-        title = f"{self.artifact.name.replace('/', ', ')}: {self.artifact.title}"
+        name = lazy.tasks.recipes.place_of(self.artifact.name)
+        title = f"{name.replace('/', ', ')}: {self.artifact.title}"
         lines, parts = [f"# {title}", ""], []
         for name, block in _blocks(self.artifact, numbers):
             lines += [f"## {name}", "", *tables.to_markdown(block), ""]
