@@ -79,10 +79,9 @@ def _frame(path: str) -> Any:
         else:  # A text such as "null" is not missing.
             frame = pandas.read_csv(path, keep_default_na=False, na_values=[""])
     except ImportError as error:
-        package = "pyarrow" if "pyarrow" in str(error) else "pandas"
         raise DataError(
-            f"{path} is read by {package}: pip install {package}, or in a clone"
-            f" bin/launch --dev -m pip install {package}."
+            f"{path} is read by pyarrow: pip install pyarrow, or in a clone"
+            " bin/launch --dev -m pip install pyarrow."
         ) from error
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0]

@@ -25,15 +25,9 @@ def from_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataFrame:
+def to_pandas(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Returns the rows as a pandas DataFrame, with NaN for None."""
-    try:
-        return pandas.DataFrame([*rows]).fillna(math.nan)
-    except ImportError as error:
-        raise ImportError(
-            f"This needs pandas (pip install pandas; bin/launch --dev in a clone);"
-            f" {otherwise} has the same as a list of dictionaries."
-        ) from error
+    return pandas.DataFrame([*rows]).fillna(math.nan)
 
 
 # The cells of columns by their headings, or pairs of both.

@@ -245,12 +245,8 @@ class Comparison:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """The `rows` as a pandas DataFrame.
-
-        Raises:
-          ImportError: If pandas is not installed.
-        """
-        return tables.to_pandas(self.rows, "rows")
+        """The `rows` as a pandas DataFrame."""
+        return tables.to_pandas(self.rows)
 
     def plot(self) -> mpl_figure.Figure:
         """Draws test accuracy by round, mean over seeds with bands of one deviation.

@@ -39,12 +39,9 @@ class RunResult:
     def metrics(self) -> pandas.DataFrame:
         """The `rows` as a pandas DataFrame: one row per round, NaN for an empty cell.
 
-            result.metrics["evaluation/accuracy"].max()
-
-        Raises:
-          ImportError: If pandas is not installed.
+        result.metrics["evaluation/accuracy"].max()
         """
-        return tables.to_pandas(self.rows, "result.rows")
+        return tables.to_pandas(self.rows)
 
     def plot(self) -> mpl_figure.Figure:
         """Draws the accuracies by round.
