@@ -13,7 +13,7 @@ import pathlib
 import re
 
 from docs import reference
-from tff_reg import curves, settings, tasks
+from tff_reg import curves, files, settings, tasks
 from tff_reg.experiment.config import run_config
 from tff_reg.methods import (
     cards,
@@ -114,7 +114,8 @@ def draw_curves(path, name):
         known = _curves(file)
         if name in known:
             panels[title] = [known[each] for each in dict.fromkeys(("fedavg", name))]
-    curves.write_panels(path, panels, up="Test accuracy (%)")
+    figure = curves.draw_panels(panels, up="Test accuracy (%)")
+    files.write_bytes(path, curves.as_png(figure))
 
 
 def _drawn(name):

@@ -8,7 +8,7 @@ import pytest
 from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import read_csv
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.analysis import figures
 from tff_reg.commands import recipes as recipes_command, reproduce
 from tff_reg.experiment.config import identity as identity_lib
@@ -107,18 +107,18 @@ def test_the_same_run_of_several_tables_is_one():
 
 PLAN_ALL = """
 import sys
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.experiment.series import reproduction
 from tff_reg.tasks.recipes import artifacts
 tiny = experiment.RunConfig(scale="tiny", synthetic_data=True)
 for each in artifacts.artifacts():
-    made = reproduction.Reproduction(each, tiny, seeds=(0, 1), runs_dir=sys.argv[1])
-    assert made.planned, each.name
-    for run in made.planned:
+    made = reproduction.planned(each, tiny, seeds=(0, 1), runs_dir=sys.argv[1])
+    assert made.runs, each.name
+    for run in made.runs:
         assert run.config.total_rounds == 1 and run.config.num_clients <= 4
         assert run.config.model in ("resnet8", "resnet10", "cnn", "feddyn_cnn",
                                     "man_convnet", "feduv_cnn"), run.config.model
-    print(each.name, len(made.planned))
+    print(each.name, len(made.runs))
 assert not {"tensorflow", "tensorflow_federated"} & sys.modules.keys()
 """
 
@@ -135,17 +135,19 @@ def test_all_of_them_can_be_planned_in_small_without_tensorflow(tmp_path):
 def test_the_run_of_every_cell_is_that_of_its_recipe(tmp_path):
     """With all settings, so that no cell shows another's run."""
     for each in ALL:
-        made = reproduction.Reproduction(
+        made = reproduction.planned(
             each, experiment.RunConfig(), runs_dir=str(tmp_path)
         )
-        for cell in each.cells:
-            for recipe, (planned,) in zip(cell.recipes, made.runs_of(cell)):
-                asked = {**cell.settings, "recipe": recipe}
-                own = experiment.RunConfig.of(asked).resolved()
-                where = (each.name, cell.row, cell.column)
-                assert planned.config.total_rounds == own.total_rounds, where
-                found = identity_lib.differences(planned.config.dump(), own.dump())
-                assert found == [], where
+        asked = [(cell, recipe) for cell in each.cells for recipe in cell.recipes]
+        assert len(asked) == len(made.trials)
+        for (cell, recipe), (row, column, planned) in zip(asked, made.trials):
+            settings = {**cell.settings, "recipe": recipe}
+            own = experiment.RunConfig.of(settings).resolved()
+            where = (each.name, row, column)
+            assert (row, column) == (cell.row, cell.column)
+            assert planned.config.total_rounds == own.total_rounds, where
+            found = identity_lib.differences(planned.config.dump(), own.dump())
+            assert found == [], where
 
 
 def in_small(directory):
@@ -206,18 +208,30 @@ def test_a_figure_of_weights_is_analysed_and_drawn(tmp_path):
     assert float(found["mean"]) == pytest.approx(made["results"]["trace"]["mean"])
 
 
-def made_of(name, folder, seeds=(0, 1)):
+def made_of(name, folder, seeds=(0, 1), **kind):
     common = experiment.RunConfig(scale="tiny", synthetic_data=True)
-    return reproduction.Reproduction(
-        artifacts.artifact(name), common, seeds=seeds, runs_dir=str(folder)
+    return reproduction.planned(
+        artifacts.artifact(name), common, seeds=seeds, runs_dir=str(folder), **kind
     )
+
+
+def finish(run, *accuracies, **more):
+    finished.finish(run, *accuracies, **more)
+    run.is_finished = True
+
+
+def write(made, folder, **of_files):
+    """Writes the table of the runs that have finished."""
+    parts = made.sheet.contents(made, (), True, **of_files)
+    for _, names, make in parts:
+        files.write_only(folder, make(), names)
 
 
 def test_numbers_are_means_over_seeds_and_over_choices_by_hand(tmp_path):
     made = made_of("fedmlb/table6", tmp_path / "runs")
-    for index, planned in enumerate(made.planned):
-        finished.finish(planned, [0.01 * index])
-    one, two, *_ = made.numbers(made.planned)
+    for index, planned in enumerate(made.runs):
+        finish(planned, [0.01 * index])
+    one, two, *_ = made.sheet.numbers(made)
     # Five choices of one path, with seeds 0 and 1: means 0.5, 2.5, 4.5, 6.5, 8.5 %;
     # squares of their deviations from 4.5: 16 + 4 + 0 + 4 + 16 = 40, over 4.
     assert one.mean == pytest.approx(4.5) and one.deviation == pytest.approx(10**0.5)
@@ -227,14 +241,14 @@ def test_numbers_are_means_over_seeds_and_over_choices_by_hand(tmp_path):
 
 def test_a_column_says_the_round_of_shorter_runs(tmp_path):
     common = experiment.RunConfig(synthetic_data=True, total_rounds=4)
-    made = reproduction.Reproduction(
+    made = reproduction.planned(
         artifacts.artifact("fedmlb/table4"), common, runs_dir=str(tmp_path / "runs")
     )
-    finished.finish(made.planned[0], [0.1, 0.2, 0.3, 0.4])
-    numbers = made.numbers(made.planned[:1])
+    finish(made.runs[0], [0.1, 0.2, 0.3, 0.4])
+    numbers = made.sheet.numbers(made)
     # 2 of 4 rounds stand for the paper's 500 of 1000: 0.9 x 10 % + 0.1 x 20 %.
     assert (numbers[0].quantity, numbers[0].here) == ("ema@500", "11.00")
-    made.write(tmp_path, made.planned[:1], "bin/reproduce fedmlb/table4")
+    write(made, tmp_path, command="bin/reproduce fedmlb/table4")
     report = (tmp_path / "report.html").read_text("utf-8")
     assert report.count("<table>") == 2 and "<svg" in report
     assert "bin/reproduce fedmlb/table4" in re.sub("<.*?>", "", report)
@@ -248,8 +262,8 @@ def test_a_column_says_the_round_of_shorter_runs(tmp_path):
 
 def test_missing_numbers_are_dashes(tmp_path):
     made = made_of("man/table1", tmp_path / "runs", seeds=(0,))
-    finished.finish(made.planned[0], [0.2], all_clients=[0.6])
-    accuracy, rounds, missing, *_ = made.numbers(made.planned[:1])
+    finish(made.runs[0], [0.2], all_clients=[0.6])
+    accuracy, rounds, missing, *_ = made.sheet.numbers(made)
     assert (accuracy.published, accuracy.here) == ("40.90 ± 0.62", "60.00")
     assert (rounds.published, rounds.here, rounds.mean) == ("500+", "1", 1)
     assert (missing.here, missing.mean, missing.seeds) == ("-", None, 0)
@@ -257,11 +271,11 @@ def test_missing_numbers_are_dashes(tmp_path):
 
 def test_what_went_wrong_in_runs_stands_below_as_in_a_comparison(tmp_path):
     made = made_of("fedexp/table1", tmp_path / "runs", seeds=(0,))
-    first, second, third, *_ = made.planned
-    finished.finish(first, [0.2, 0.3], loss=float("nan"))
-    finished.finish(second, [0.2, 0.3, 0.1], patience=1)
-    finished.finish(third, [0.2], remarks=["a remark"])
-    made.write(tmp_path, [first, second, third])
+    first, second, third, *_ = made.runs
+    finish(first, [0.2, 0.3], loss=float("nan"))
+    finish(second, [0.2, 0.3, 0.1], patience=1)
+    finish(third, [0.2], remarks=["a remark"])
+    write(made, tmp_path)
     said = " ".join((tmp_path / "table.md").read_text("utf-8").split())
     assert "FedAvg, CIFAR-10: the last round's numbers not finite." in said
     assert "Runs that may end early ended after 3 rounds." in said
@@ -270,44 +284,45 @@ def test_what_went_wrong_in_runs_stands_below_as_in_a_comparison(tmp_path):
 
 @pytest.mark.parametrize("name", ["fedmlb/figure3", "man/figure2"])
 def test_curves_are_drawn_of_finished_runs(name, tmp_path):
-    made = made_of(name, tmp_path / "runs")
-    for index, planned in enumerate(made.planned):
-        finished.finish(planned, [0.2 + 0.01 * index], all_clients=[0.3])
-    figures.write(made, made.planned, tmp_path)
+    made = made_of(name, tmp_path / "runs", kind=figures.Drawn)
+    for index, planned in enumerate(made.runs):
+        finish(planned, [0.2 + 0.01 * index], all_clients=[0.3])
+    write(made, tmp_path)
     first = (tmp_path / "figure.png").read_bytes()
     assert first.startswith(b"\x89PNG")
     # Fewer runs, another picture; none, none.
-    figures.write(made, made.planned[:1], tmp_path)
+    for planned in made.runs[1:]:
+        planned.is_finished = False
+    write(made, tmp_path)
     assert (tmp_path / "figure.png").read_bytes() != first
-    figures.write(made, [], tmp_path)
+    made.runs[0].is_finished = False
+    write(made, tmp_path)
     assert not (tmp_path / "figure.png").exists()
 
 
 def test_flags_go_before_the_recipe_and_strengths_to_their_methods(tmp_path):
     common = experiment.RunConfig.of({"fedprox_strength": 0.5, "local_epochs": 2})
-    made = reproduction.Reproduction(
+    made = reproduction.planned(
         artifacts.artifact("fedmlb/table2"), common, runs_dir=str(tmp_path)
     )
     hyperparameters = {
-        run.config.process: run.config.hyperparameters for run in made.planned
+        run.config.process: run.config.hyperparameters for run in made.runs
     }
     assert hyperparameters["fedprox"] == {"fedprox_strength": 0.5}
     assert hyperparameters["fedavg"] == {}
-    assert {run.config.local_epochs for run in made.planned} == {2}
-    small = reproduction.Reproduction(
+    assert {run.config.local_epochs for run in made.runs} == {2}
+    small = reproduction.planned(
         artifacts.artifact("fedmlb/table2"),
         experiment.RunConfig(scale="tiny", total_rounds=3, synthetic_data=True),
         runs_dir=str(tmp_path),
     )
-    rounds = {
-        (c.total_rounds, c.local_epochs) for c in (r.config for r in small.planned)
-    }
+    rounds = {(c.total_rounds, c.local_epochs) for c in (r.config for r in small.runs)}
     assert rounds == {(3, 1)}
 
 
 def test_univarfls_figure_has_its_iid_reference(tmp_path):
     made = made_of("univarfl/figure1", tmp_path, seeds=(0,))
-    (reference,) = (run for run in made.planned if run.config.partition == "iid")
+    (reference,) = (run for run in made.runs if run.config.partition == "iid")
     assert reference.config.process == "fedavg"
     assert reference.directory.endswith("fedavg-cifar-100-alpha0.01-iid-seed0")
 

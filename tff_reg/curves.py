@@ -51,7 +51,7 @@ class Curve:
 
 def write_curves(path: files.PathLike, curves: Sequence[Curve], **options: Any) -> None:
     """Draws curves and writes a PNG; `options` are arguments of `draw_curves`."""
-    save(draw_curves(curves, **options).axes[0], path)
+    files.write_bytes(path, as_png(draw_curves(curves, **options)))
 
 
 def draw_curves(
@@ -84,13 +84,6 @@ def draw_curves(
     width = legend.get_window_extent().width / axes.figure.bbox.width
     axes.figure.subplots_adjust(right=max(0.4, 0.99 - width))
     return axes.figure
-
-
-def write_panels(
-    path: files.PathLike, panels: Mapping[str, Sequence[Curve]], **options: Any
-) -> None:
-    """Draws panels and writes a PNG; `options` are arguments of `draw_panels`."""
-    save(draw_panels(panels, **options).axes[0], path)
 
 
 def draw_panels(
@@ -178,7 +171,7 @@ def write_points(
             fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=6
         )
     figure.tight_layout()
-    save(figure.axes[0], path)
+    files.write_bytes(path, as_png(figure))
 
 
 def color_of(index: int) -> str:
@@ -227,11 +220,6 @@ def style(axes: Any, across: str, up: str, title: str = "", grid: Any = "both") 
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.set_title(title, fontsize=17, loc="left", pad=10, color=INK)
-
-
-def save(axes: Any, path: files.PathLike) -> None:
-    """Writes the figure of the axes as a PNG."""
-    files.write_bytes(path, as_png(axes.figure))
 
 
 def pictures(figure: mpl_figure.Figure, name: str) -> dict[str, bytes]:

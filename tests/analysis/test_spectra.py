@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import keras_zoo
-from tff_reg import analysis, models
+from tff_reg import analysis, curves, models
 from tff_reg.analysis import spectra
 
 
@@ -48,15 +48,15 @@ BLUE, VERMILION = 0x0072B2, 0xD55E00
 
 
 @pytest.mark.parametrize(
-    "write,values",
+    "draw,values",
     [
         (
-            spectra.write_eigenvalues,
+            spectra.draw_eigenvalues,
             {"a": np.array([5.0, -3.0, 1.0, 0.0]), "b": np.array([4.0, 2.0])},
         ),
-        (spectra.write_singular_values, {"a": [3.0, 2.0], "b": [2.0, 1.0, 0.5]}),
+        (spectra.draw_singular_values, {"a": [3.0, 2.0], "b": [2.0, 1.0, 0.5]}),
         (
-            spectra.write_densities,
+            spectra.draw_densities,
             {
                 name: analysis.SpectralDensity.build(
                     np.array([-0.5, 0.0, scale]), np.array([0.1, 0.8, 0.1]), 0.01
@@ -66,7 +66,10 @@ BLUE, VERMILION = 0x0072B2, 0xD55E00
         ),
     ],
 )
-def test_pictures_show_every_run(tmp_path, write, values):
+def test_pictures_show_every_run(tmp_path, draw, values):
+    def write(path, values):
+        path.write_bytes(curves.as_png(draw(values)))
+
     write(tmp_path / "1.png", values)
     write(tmp_path / "2.png", values)
     assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
@@ -77,6 +80,6 @@ def test_pictures_show_every_run(tmp_path, write, values):
 
 
 @pytest.mark.parametrize("values", [{}, {"a": [0.0, 0.0]}])
-def test_nothing_to_draw_gives_one_sentence(tmp_path, values):
+def test_nothing_to_draw_gives_one_sentence(values):
     with pytest.raises(ValueError, match="to draw"):
-        spectra.write_eigenvalues(tmp_path / "1.png", values)
+        spectra.draw_eigenvalues(values)

@@ -12,10 +12,9 @@ from tff_reg.experiment.report import (
     comparison,
     finished_runs,
     quantities,
-    table,
     trained,
 )
-from tff_reg.experiment.series import batch
+from tff_reg.experiment.series import plan as series
 
 
 def analyse(path, *, round_num=2, examples=512, clients=0, weights="", **values):
@@ -65,18 +64,20 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
 ):
     """As MAN's Table 2, and FedAlign's Table 1 with the best round's model."""
     (path, *_), columns = four_runs, ["trace", "h_n_code", "mflops"]
-    layout = table.Layout(columns=columns, weights="all_clients")
+    run = series.FinishedRun(str(path), "a")
 
     def left(**how):
-        found = batch.analyses_for(str(path), "a", layout, how, {"examples": 512})
+        how = {"examples": 512, **how}
+        found = series.analyses_of(run, columns, "all_clients", how)
         return [(each.subject, each.flags) for each in found]
 
-    hessian = "hessian", ("--weights=all_clients", "--clients=0")
-    assert left() == [hessian, ("hessian", ()), ("cost", ())]
+    of_clients = "hessian", ("--examples=512",)
+    flags = "--weights=all_clients", *of_clients[1], "--clients=0"
+    assert left() == [("hessian", flags), of_clients, ("cost", ())]
     analyse(path, weights="all_clients", trace=7.0)
-    assert left() == [("hessian", ()), ("cost", ())]
+    assert left() == [of_clients, ("cost", ())]
     analyse(path, clients=16, trace=3.0, h_n_code=5.0, examples=4)
-    assert left() == [("hessian", ()), ("cost", ())][:1]
+    assert left() == [of_clients]
     analyse(path, clients=16, trace=3.0, h_n_code=5.0)
     assert left() == []
     # More than there is of some, the same of others.

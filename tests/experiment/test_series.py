@@ -38,7 +38,7 @@ def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
 
 def a_series(program, is_watched=False, executor=None):
     executor = executor or jobs.ChildProcesses(is_watched=is_watched)
-    return batch.Batch([], [sys.executable, "-c", program], executor=executor)
+    return batch.Batch([sys.executable, "-c", program], executor=executor)
 
 
 def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):

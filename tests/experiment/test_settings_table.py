@@ -97,13 +97,13 @@ def test_the_command_tabulates_methods_by_settings(tmp_path):
     flags += ["--settings=concentration=0.1;partition=shards,classes_per_client=2"]
     common = experiment.RunConfig(total_rounds=2, output_dir=str(tmp_path))
     finals = {"fedavg": [[0.5, 0.52], [0.3, 0.4]], "man": [[0.6, 0.622], [0.4, 0.3]]}
-    plan = comparing.Comparing(
+    study = comparing.planned(
         lambda column: (dataclasses.replace(common, **column), tasks),
         processes=["fedavg", "man"],
         seeds=(0, 1),
         settings=flags[3][11:],
     )
-    for number, run in enumerate(plan.first):
+    for number, run in enumerate(study.runs):
         found = finals[run.config.process][number // 4][run.config.seed]
         finished.finish(run, [0.1, found])
     done = commands.call(compare.main, *flags, f"--output_dir={tmp_path}")

@@ -89,7 +89,12 @@ def test_what_has_no_shared_model_has_no_accuracy_to_choose_by():
     for name in ("local", "fedprox+fedper"):
         words = f"grid: .*{name}.* has no held-out accuracy to choose by"
         with pytest.raises(settings.SettingError, match=words.replace("+", ".")):
-            tuning.Tuning(common, {"batch_size": (8, 16)}, processes=["fedavg", name])
+            tuning.Tuning(
+                series.Study(),
+                common,
+                {"batch_size": (8, 16)},
+                processes=["fedavg", name],
+            )
 
 
 @pytest.mark.parametrize(
@@ -276,15 +281,14 @@ def run_jobs(folder, jobs, executor=None):
     planned = series.Study().compare(common, processes=("fedavg", "fedprox")).runs
     said = []
     done = batch.Batch(
-        planned,
         [sys.executable, "-c", PRETEND],
         jobs=jobs,
         executor=executor,
         say=lambda *words, **_: said.append("".join(words)),
     )
-    done.run()
+    done.run(planned)
     groups = {}
-    for run in done.finished:
+    for run in filter(lambda run: run.is_finished, planned):
         groups.setdefault(run.config.process, []).append(run.directory)
     experiment.compare(groups, folder)
     return done, said
@@ -352,10 +356,10 @@ def test_a_panel_for_each_method_a_line_or_a_heat_map():
 
 def test_the_settings_of_all_runs_are_those_of_the_grid_or_given(tmp_path):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(tmp_path)})
-    made = tuning.Tuning(
-        common, {"batch_size": (8, 16)}, processes=("fedavg", "man"), seeds=(3,)
-    )
-    names = [pathlib.Path(run.directory).name for run in made.planned]
+    study, grid = series.Study(), {"batch_size": (8, 16)}
+    asked = {"processes": ("fedavg", "man"), "seeds": (3,)}
+    made = tuning.Tuning(study, common, grid, **asked)
+    names = [pathlib.Path(run.directory).name for run in study.runs]
     assert names == [
         "fedavg-batch_size8-seed3",
         "fedavg-batch_size16-seed3",
@@ -363,4 +367,4 @@ def test_the_settings_of_all_runs_are_those_of_the_grid_or_given(tmp_path):
         "man-batch_size16-seed3",
     ]
     # Nothing is known of a method of which no setting has finished.
-    assert made.best([]) == {}
+    assert made.best() == {}

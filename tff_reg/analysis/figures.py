@@ -7,16 +7,17 @@ runs' directories.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tff_reg import curves, files, tables
+from tff_reg import curves, tables
 from tff_reg.analysis import curvature, estimates, landscape, plane, spectra
-from tff_reg.experiment.report import finished_runs, quantities, table
+from tff_reg.experiment.report import finished_runs, quantities
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
-from tff_reg.experiment.series import batch, plan as series, reproduction
+from tff_reg.experiment.series import plan as series, reproduction
 from tff_reg.lazy import np
 from tff_reg.settings import settings_of
 
@@ -24,7 +25,6 @@ FILES = ("figure.png", "density.png")
 # For each kind of picture: the subject of `bin/analyze`, and the file that it writes.
 _MEASURED = {
     "landscape": ("landscape", "landscape.csv"),
-    "eigenvalues": ("hessian", "eigenvalues.csv"),
     "singular_values": ("singular_values", "singular_values.csv"),
 }
 _TINY_POINTS = 3
@@ -35,62 +35,60 @@ _OF = {
 }
 
 
-def hessian_defaults() -> dict[str, Any]:
-    """Returns the default settings of `bin/analyze hessian`."""
-    return {each.name: each.default for each in settings_of(curvature.Settings)}
+class Drawn(reproduction.Paper):
+    """A paper's table or figure, with its picture if it has one."""
+
+    def __init__(self, *args: Any):
+        """Stores what is to be shown; all settings of Hessians are the table's."""
+        super().__init__(*args)
+        defaults = {each.name: each.default for each in settings_of(curvature.Settings)}
+        self.hessian = {**defaults, **self.hessian}
+
+    def pictured(self, study: series.Study) -> list[series.Analysis]:
+        measured = _MEASURED.get(self.artifact.picture)
+        if measured is None:
+            return []
+        subject, name = measured
+        how = {}
+        if subject == "landscape" and self.is_tiny:
+            how = {"points": _TINY_POINTS, "examples": self.hessian["examples"]}
+        more = [f"--weights={self.weights}", *(f"--{key}={how[key]}" for key in how)]
+        found = []
+        for run in study.runs:
+            folder = finished_runs.analysis_folder(run.directory, self.weights)
+            path, rounds = folder / name, pathlib.Path(run.directory) / "metrics.csv"
+            is_made = path.exists() and path.stat().st_mtime >= rounds.stat().st_mtime
+            if subject == "landscape":
+                is_made &= plane.is_made(folder, self.weights, plane.Settings(**how))
+            if run.is_finished and not is_made:
+                found.append(series.Analysis(subject, run, tuple(more)))
+        return found
+
+    def contents(
+        self,
+        study: series.Study,
+        columns: Collection[str],
+        is_last: bool,
+        **of_files: str,
+    ) -> list[series.Part]:
+        found = super().contents(study, columns, is_last, **of_files)
+        draw = functools.partial(draw_figure, self.artifact, study)
+        return [*found, ("", FILES, draw)] if is_last else found
 
 
-def analyses(
-    made: reproduction.Reproduction, finished: Sequence[series.PlannedRun]
-) -> list[batch.Analysis]:
-    """Returns the analyses that a figure still needs."""
-    measured = _MEASURED.get(made.artifact.picture)
-    if measured is None:
-        return []
-    subject, name = measured
-    weights = made.artifact.weights
-    if subject == "hessian":
-        how = {**made.hessian, "clients": 0}, hessian_defaults()
-        layout = table.Layout(columns=("lambda_max",), weights=weights)
-        return [
-            analysis
-            for run in finished
-            for analysis in batch.analyses_for(run.directory, run.name, layout, *how)
-        ]
-    how = {}
-    if subject == "landscape" and made.is_tiny:
-        how = {"points": _TINY_POINTS, "examples": made.hessian["examples"]}
-    more = [f"--weights={weights}", *(f"--{key}={how[key]}" for key in how)]
-    found = []
-    for run in finished:
-        folder = finished_runs.analysis_folder(run.directory, weights)
-        path, rounds = folder / name, pathlib.Path(run.directory) / "metrics.csv"
-        is_made = path.exists() and path.stat().st_mtime >= rounds.stat().st_mtime
-        if subject == "landscape":
-            is_made &= plane.is_made(folder, weights, plane.Settings(**how))
-        if not is_made:
-            found.append(batch.Analysis(subject, run.directory, run.name, tuple(more)))
-    return found
-
-
-def write(
-    made: reproduction.Reproduction,
-    finished: Sequence[series.PlannedRun],
-    output_dir: files.PathLike,
-) -> list[str]:
-    """Draws the figure of the finished runs, if there is one; returns its files."""
-    directory = pathlib.Path(output_dir)
-    for name in FILES:
-        files.delete(directory / name)
-    cells = made.groups(finished)  # By panel and curve.
-    path, picture = directory / FILES[0], cells and made.artifact.picture
-    if picture == "curves":
-        _write_curves(path, made, cells)
-    elif picture == "compute_time":
-        _write_compute_time(path, made, cells)
-    elif picture:
-        _write_of_weights(directory, made, cells)
-    return [name for name in FILES if (directory / name).exists()]
+def draw_figure(
+    artifact: reproduction.Artifact, study: series.Study
+) -> dict[str, bytes]:
+    """Returns the PNGs of finished runs, by file name, if there is a figure of them."""
+    cells = {  # By panel and curve.
+        (column, row): [run.directory for run in runs]
+        for column, rows in study.groups().items()
+        for row, runs in rows.items()
+    }
+    draws = {"curves": _curves, "compute_time": _compute_time, "": lambda *_: []}
+    draw = draws.get(artifact.picture, _of_weights)
+    drawn = draw(artifact, cells) if cells else []
+    return {name: curves.as_png(figure) for name, figure in zip(FILES, drawn)}
 
 
 _Cells = Mapping[tuple[str, str], Sequence[str]]
@@ -105,13 +103,10 @@ def _series(path: str, curve: str) -> dict[int, float]:
     return dict(zip(values, summary_lib.moving_average(list(values.values()))))
 
 
-def _write_curves(
-    path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
-) -> None:
-    curve = made.artifact.curve
+def _curves(artifact: reproduction.Artifact, cells: _Cells) -> list[Any]:
     panels: dict[str, list[curves.Curve]] = {}
     for (column, row), paths in cells.items():
-        found = [_series(each, curve) for each in paths]
+        found = [_series(each, artifact.curve) for each in paths]
         rounds = sorted(set.intersection(*map(set, found)))
         values = [[each[number] for each in found] for number in rounds]
         if rounds:
@@ -123,13 +118,11 @@ def _write_curves(
                     [quantities.deviation(each) or 0.0 for each in values],
                 )
             )
-    if panels:
-        curves.write_panels(path, panels, up=_measured(made))
+    up = _accuracy(artifact, cells)
+    return [curves.draw_panels(panels, up=up)] if panels else []
 
 
-def _write_compute_time(
-    path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
-) -> None:
+def _compute_time(artifact: reproduction.Artifact, cells: _Cells) -> list[Any]:
     """Draws accuracy by seconds per round, one curve per method (FedMLB's Fig. 4)."""
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for (_, row), paths in cells.items():
@@ -148,49 +141,37 @@ def _write_compute_time(
         curves.Curve(row, *map(list, zip(*sorted(points))))
         for row, points in lines.items()
     ]
-    if drawn:
-        curves.write_panels(
-            path,
-            {"": drawn},
-            across="Seconds per round",
-            up=_measured(made),
-            has_points=True,
-        )
+    how: Any = {"across": "Seconds per round", "up": _accuracy(artifact, cells)}
+    return [curves.draw_panels({"": drawn}, **how, has_points=True)] if drawn else []
 
 
-def _write_of_weights(
-    directory: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
-) -> None:
+def _of_weights(artifact: reproduction.Artifact, cells: _Cells) -> list[Any]:
     """Draws landscapes, spectra or singular values of each curve's first seed."""
-    artifact = made.artifact
     folders = {
         row: finished_runs.analysis_folder(paths[0], artifact.weights)
         for (_, row), paths in cells.items()
     }
-    path = directory / FILES[0]
+
+    def columns(name: str, *wanted: str) -> dict[str, Any]:
+        return {
+            row: [np.array(_column(folder / name, each)) for each in wanted]
+            for row, folder in folders.items()
+        }
+
     if artifact.picture == "landscape":
         found = {row: _landscape(folder) for row, folder in folders.items()}
-        landscape.write_landscapes(path, found)
-    elif artifact.picture == "singular_values":
-        values = {
-            row: _column(folder / "singular_values.csv", "singular_value")
-            for row, folder in folders.items()
-        }
-        spectra.write_singular_values(path, values)
-    else:
-        eigenvalues = {
-            row: _column(folder / "eigenvalues.csv", "eigenvalue")
-            for row, folder in folders.items()
-        }
-        spectra.write_eigenvalues(path, eigenvalues)
-        densities = {
-            row: estimates.SpectralDensity(
-                np.array(_column(folder / "density.csv", "eigenvalue")),
-                np.array(_column(folder / "density.csv", "density")),
-            )
-            for row, folder in folders.items()
-        }
-        spectra.write_densities(directory / FILES[1], densities)
+        return [landscape.draw(found)]
+    if artifact.picture == "singular_values":
+        values = columns("singular_values.csv", "singular_value")
+        return [spectra.draw_singular_values({row: v for row, (v,) in values.items()})]
+    values = columns("eigenvalues.csv", "eigenvalue")
+    densities = columns("density.csv", "eigenvalue", "density")
+    return [
+        spectra.draw_eigenvalues({row: v for row, (v,) in values.items()}),
+        spectra.draw_densities(
+            {r: estimates.SpectralDensity(*pair) for r, pair in densities.items()}
+        ),
+    ]
 
 
 def _column(path: pathlib.Path, name: str) -> list[float]:
@@ -205,6 +186,8 @@ def _landscape(folder: pathlib.Path) -> landscape.Landscape:
     return landscape.Landscape(first, losses.reshape(points, points))
 
 
-def _measured(made: reproduction.Reproduction) -> str:
-    tested = metrics.tested(made.planned[0].config.dump())
-    return _OF[made.artifact.curve].format(tested)
+def _accuracy(artifact: reproduction.Artifact, cells: _Cells) -> str:
+    """Returns the label of the axis of accuracies."""
+    (path, *_), *_ = cells.values()
+    tested = metrics.tested(finished_runs.read(path).config)
+    return _OF[artifact.curve].format(tested)

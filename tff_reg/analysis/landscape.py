@@ -11,15 +11,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Optional
 
-from tff_reg import files
+from tff_reg import curves
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
-from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf
+from tff_reg.lazy import mpl_figure, mpl_ticker, np, tf
 from tff_reg.models import roles
 
 # The purpose of the random numbers; `hessian` defines the other purposes.
 _DIRECTIONS = 4
-_COLUMN_INCHES, _ROW_INCHES, _DPI = 4.6, 3.9, 150
+_COLUMN_INCHES, _ROW_INCHES = 4.6, 3.9
 _INK, _MUTED = "#222222", "#555555"
 _LEVELS = 14
 
@@ -155,12 +155,11 @@ def loss_landscape(
     return Landscape(coordinates, losses)
 
 
-def write_landscapes(
-    path: files.PathLike,
+def draw(
     landscapes: Mapping[str, Landscape],
     *,
     highest: Optional[float] = None,
-) -> None:
+) -> mpl_figure.Figure:
     """Draws landscapes side by side on one scale: surfaces, and contours below."""
     finite = np.concatenate(
         [each.losses[np.isfinite(each.losses)] for each in landscapes.values()]
@@ -171,8 +170,9 @@ def write_landscapes(
     high = float(np.max(finite)) if highest is None else float(highest)
     if high <= low:
         high = low + 1e-6 * max(abs(low), 1.0)
-    figure = _figure(len(landscapes))
     columns = len(landscapes)
+    width = max(7.0, 1.4 + _COLUMN_INCHES * columns)
+    figure = curves.new_figure(width, 2 * _ROW_INCHES + 1.0)
     drawn = None
     for column, (name, landscape) in enumerate(landscapes.items(), start=1):
         losses = np.where(np.isnan(landscape.losses), np.inf, landscape.losses)
@@ -185,14 +185,6 @@ def write_landscapes(
         if column == 1:
             contour.set_ylabel("second direction", fontsize=11, color=_INK)
     _finish(figure, drawn)
-    with files.atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
-
-
-def _figure(columns: int) -> mpl_figure.Figure:
-    size = (max(7.0, 1.4 + _COLUMN_INCHES * columns), 2 * _ROW_INCHES + 1.0)
-    figure = mpl_figure.Figure(figsize=size, dpi=_DPI, facecolor="white")
-    mpl_agg.FigureCanvasAgg(figure)
     return figure
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tff_reg import curves, files, models
+from tff_reg import curves, models
 from tff_reg.analysis import estimates, objective
-from tff_reg.lazy import mpl_ticker, np
+from tff_reg.lazy import mpl_figure, mpl_ticker, np
 
 _INK = "#222222"
 # The lower end of the density axis, as a share of the highest density.
@@ -48,10 +48,9 @@ def classifier_singular_values(model) -> np.ndarray:
     return np.linalg.svd(np.asarray(kernel, np.float64), compute_uv=False)
 
 
-def write_eigenvalues(
-    path: files.PathLike,
+def draw_eigenvalues(
     eigenvalues: Mapping[str, Sequence[float]],
-) -> None:
+) -> mpl_figure.Figure:
     """Draws the magnitudes of eigenvalues by rank, on a logarithmic scale.
 
     Negative eigenvalues are hollow circles.
@@ -82,13 +81,12 @@ def write_eigenvalues(
     axes.yaxis.set_major_formatter(mpl_ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     axes.yaxis.set_minor_formatter(mpl_ticker.NullFormatter())
     _count_ranks(axes)
-    _save(axes, path, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
+    return _styled(axes, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
 
 
-def write_singular_values(
-    path: files.PathLike,
+def draw_singular_values(
     singular_values: Mapping[str, Sequence[float]],
-) -> None:
+) -> mpl_figure.Figure:
     """Draws singular values by rank."""
     axes = curves.new_axes()
     for index, (name, values) in enumerate(singular_values.items()):
@@ -103,13 +101,12 @@ def write_singular_values(
         )
     axes.set_ylim(bottom=0)
     _count_ranks(axes)
-    _save(axes, path, "Rank", "Singular value of the classifier's weights")
+    return _styled(axes, "Rank", "Singular value of the classifier's weights")
 
 
-def write_densities(
-    path: files.PathLike,
+def draw_densities(
     densities: Mapping[str, estimates.SpectralDensity],
-) -> None:
+) -> mpl_figure.Figure:
     """Draws spectral densities on a logarithmic scale."""
     axes = curves.new_axes()
     highest = max(float(np.max(density)) for _, density in densities.values())
@@ -122,15 +119,15 @@ def write_densities(
         axes.plot(grid, density, color=color, linewidth=1.6, label=name)
     axes.set_yscale("log")
     axes.set_ylim(floor, 3 * highest)
-    _save(axes, path, "Eigenvalue of the Hessian", "Density")
+    return _styled(axes, "Eigenvalue of the Hessian", "Density")
 
 
 def _count_ranks(axes) -> None:
     axes.xaxis.set_major_locator(mpl_ticker.MaxNLocator(integer=True))
 
 
-def _save(axes, path: files.PathLike, horizontal: str, vertical: str) -> None:
+def _styled(axes, horizontal: str, vertical: str) -> mpl_figure.Figure:
     curves.style(axes, horizontal, vertical)
     axes.legend(fontsize=12, frameon=False)
     axes.figure.subplots_adjust(left=0.105, right=0.97, top=0.97, bottom=0.1)
-    curves.save(axes, path)
+    return axes.figure

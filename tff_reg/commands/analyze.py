@@ -7,7 +7,7 @@ import sys
 
 from absl import flags, logging
 
-from tff_reg import files, quiet, runtime, tables
+from tff_reg import curves, files, quiet, runtime, tables
 from tff_reg.analysis import (
     cost as cost_lib,
     curvature,
@@ -239,7 +239,7 @@ def _report(line):
     print(line, file=sys.stderr, flush=True)
 
 
-def _draw(given, name, found, write):
+def _draw(given, name, found, draw):
     """Draws one figure of all runs, or one per run; prints where it is.
 
     `found` maps the runs' directories to the values to draw; None for nothing to draw.
@@ -253,7 +253,8 @@ def _draw(given, name, found, write):
     for folder, drawn in pictures.items():
         files.make_directory(folder, "output_dir")
         names = _run_names(drawn)
-        write(folder / name, {names[run_dir]: v for run_dir, v in drawn.items()})
+        figure = draw({names[run_dir]: v for run_dir, v in drawn.items()})
+        files.write_bytes(folder / name, curves.as_png(figure))
         print(f"In {folder}: {name}")
 
 
@@ -295,13 +296,13 @@ def hessian(given):
         given,
         "eigenvalues.png",
         {d: values if len(values) > 1 else None for d, values in eigenvalues.items()},
-        spectra.write_eigenvalues,
+        spectra.draw_eigenvalues,
     )
     _draw(
         given,
         "density.png",
         {d: curvature.density(found) for d, found in results.items()},
-        spectra.write_densities,
+        spectra.draw_densities,
     )
 
 
@@ -325,7 +326,7 @@ def landscape(given):
         given,
         "landscape.png",
         found,
-        functools.partial(landscape_lib.write_landscapes, highest=given.get("highest")),
+        functools.partial(landscape_lib.draw, highest=given.get("highest")),
     )
 
 
@@ -352,7 +353,7 @@ def singular_values(given):
         given,
         "singular_values.png",
         found,
-        spectra.write_singular_values,
+        spectra.draw_singular_values,
     )
 
 

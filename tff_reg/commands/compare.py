@@ -16,15 +16,10 @@ from typing import Any
 
 from absl import flags
 
-from tff_reg import experiment, files, lazy, tables
+from tff_reg import experiment, lazy, tables
 from tff_reg.commands import command_line, several
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import (
-    comparison,
-    finished_runs,
-    quantities,
-    table,
-)
+from tff_reg.experiment.report import finished_runs, quantities, table
 from tff_reg.experiment.report.differences import BASELINE, baseline_of
 from tff_reg.experiment.rounds import directory, metrics, progress
 from tff_reg.experiment.series import (
@@ -130,9 +125,16 @@ def given_groups(given):
 
 
 def planned(given):
-    """Returns the planned comparison that the flags ask for."""
+    """Returns the comparison that the flags ask for, planned or of finished runs."""
+    groups = given_groups(given)
+    command_line.needed("output_dir", given.output_dir)
+    if groups is not None:
+        baseline_of(given.baseline, [*groups])
+        wanted = {name: given[name].value for name in _OF_TABLES}
+        asked, shown = experiment.RunConfig.of(wanted), several.values_of(given, _SHOWN)
+        return comparing.finished(groups, table.Layout.of(asked, **shown))
     common = experiment.RunConfig.of(several.requested(given))
-    return comparing.Comparing(
+    return comparing.planned(
         lambda column: (dataclasses.replace(common, **column), lazy.tasks),
         processes=given.processes,
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
@@ -218,17 +220,16 @@ class Forecast:
         return [*tables.to_markdown(cells), "", total] if cells else [total]
 
 
-def try_runs(given, plan, done, begin):
+def try_runs(study, done, num_jobs):
     """Tries two rounds of each method, and prints what all will take."""
-    print(*plan.protocol(), "", sep="\n", flush=True)
-    final = plan.tuner.expected(done.finished) if plan.tuner else []
-    runs = [*plan.first, *final]
-    with several.carried_out(done, fail), Forecast(runs) as tried:
-        if tried.planned:
-            trial = begin(tried.planned, where=tried.path)
-            trial.run()
-            several.fail_for_failed(trial.failed, len(tried.planned), False, fail)
-        print("", *tried.lines(several.value_of(given, jobs.JOBS)), sep="\n")
+    print(*study.sheet.protocol(study), sep="\n", flush=True)
+    study.sheet.plan_rest(study)
+    expected = study.sheet.tuner.expected() if study.sheet.tuner else []
+    runs = [*study.runs, *expected]
+    with several.carrying_out(done, fail), Forecast(runs) as tried:
+        done.run(tried.planned)
+        several.fail_for_failed(done.failed, len(tried.planned), False, fail)
+        print("", *tried.lines(num_jobs), sep="\n")
 
 
 @command_line.command
@@ -236,41 +237,13 @@ def main(argv, stop, executor=None):
     """Plans the runs, carries them out and tabulates them."""
     given = read_flags(argv)
     try:
-        plan: Any = None
-        groups = given_groups(given)
-        command_line.needed("output_dir", given.output_dir)
-        if groups is None:
-            plan = planned(given)
-            layout, first = plan.layout, plan.first
-        else:
-            wanted = {name: given[name].value for name in _OF_TABLES}
-            asked, first = experiment.RunConfig.of(wanted), []
-            layout = table.Layout.of(asked, **several.values_of(given, _SHOWN))
-            baseline_of(given.baseline, [*groups])
-        executor = executor or several.executor(given)
-        begin = functools.partial(several.begin, given, stop=stop, executor=executor)
-        done = begin(first)
+        study = planned(given)
+        of_runs = study.runs, given.output_dir, "output_dir"
+        done = several.begin(given, stop, *of_runs, executor)
     except ValueError as error:
         fail(error)
     if given.dry_run:
-        try_runs(given, plan, done, begin)
-        return
-    if given.list_commands:
-        if plan and plan.tuner and not done.missing:
-            done = begin(plan.tuner.plan(plan.tuner.best(done.finished)).runs)
-        several.print_commands(done)
+        try_runs(study, done, several.value_of(given, jobs.JOBS))
         return
     of_files = {"title": given.title or "", "command": shlex.join([_COMMAND, *argv])}
-    with several.carried_out(done, fail):
-        if groups is not None:
-            has_table = comparing.tabulate(groups, done, layout)
-            contents = comparison.contents(has_table, **of_files)
-            made = files.write_only(given.output_dir, contents, comparison.FILES)
-        else:
-            print(*plan.protocol(), "", sep="\n", flush=True)
-            has_table = plan.run(done, begin, given.output_dir, **of_files)
-            made = plan.files
-    if has_table:
-        several.show(given.output_dir, made)
-    if plan:
-        several.fail_for_failed(plan.failed, plan.total, has_table, fail)
+    several.carry_out(study, done, given, given.output_dir, fail, **of_files)

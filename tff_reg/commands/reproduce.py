@@ -68,8 +68,8 @@ def listing(found):
     return lines
 
 
-def plan(given, name):
-    """Returns the `Reproduction` that the flags ask for, and its output directory."""
+def planned(given, name):
+    """Returns the study that the flags ask for, its output directory and its runs'."""
     requested = several.requested(given)
     for setting in ("recipe", "process"):
         if setting in requested:
@@ -77,15 +77,14 @@ def plan(given, name):
             raise SettingError(setting, requested[setting], reason)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
-    common = experiment.RunConfig.of(requested)
-    artifact = artifacts.artifact(name)
-    made = reproduction.Reproduction(
-        artifact,
-        common,
+    study = reproduction.planned(
+        artifacts.artifact(name),
+        experiment.RunConfig.of(requested),
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
         runs_dir=runs_dir,
+        kind=figures.Drawn,
     )
-    return made, output_dir or os.path.join(_RUNS, recipes.place_of(name))
+    return study, output_dir or os.path.join(_RUNS, recipes.place_of(name)), runs_dir
 
 
 @command_line.command
@@ -111,25 +110,13 @@ def main(argv, stop, executor=None):
         print(*listing(found), sep="\n")
         return
     try:
-        made, output_dir = plan(given, words[0])
-        executor = executor or several.executor(given)
+        study, output_dir, runs_dir = planned(given, words[0])
         files.check_writable(output_dir, "output_dir")
-        done = several.begin(given, made.planned, stop, executor, made.runs_dir)
+        of_runs = study.runs, runs_dir, "runs_dir"
+        done = several.begin(given, stop, *of_runs, executor)
     except artifacts.UnknownArtifactError as error:
         fail(f"{error} --list names them all.")
     except ValueError as error:
         fail(error)
-    if given.list_commands:
-        several.print_commands(done)
-        return
-    for text in made.protocols():
-        print(*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), "", sep="\n")
-    with several.carried_out(done, fail):
-        done.run()
-        done.analyse(made.analyses(done.finished, figures.hessian_defaults()))
-        done.analyse(figures.analyses(made, done.finished))
-        command = shlex.join([_COMMAND, *argv])
-        made.write(output_dir, done.finished, command)
-        drawn = figures.write(made, done.finished, output_dir)
-    several.show(output_dir, ["table.md", "table.csv", "report.html", *drawn])
-    several.fail_for_failed(done.failed, len(made.planned), True, fail)
+    command = shlex.join([_COMMAND, *argv])
+    several.carry_out(study, done, given, output_dir, fail, command=command)

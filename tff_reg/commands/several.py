@@ -53,7 +53,7 @@ def requested(given):
     return found
 
 
-def executor(given):
+def _executor(given):
     """Returns the executor that the flags choose; None for this machine alone."""
     values = values_of(given, jobs.SETTINGS)
     settle(jobs.SETTINGS, values, {name: given[name].value for name in values})
@@ -70,31 +70,57 @@ def executor(given):
     )
 
 
-def begin(given, planned, stop, executor=None, where=None):
-    """Makes the `batch.Batch` of planned runs, which a signal stops.
+def begin(given, stop, runs, where, setting, executor=None):
+    """Returns the `batch.Batch` of the flags, which a signal stops.
 
-    `where` is the directory of the runs; None for `output_dir`.
+    `runs` are those that are to be carried out, and `where` is their directory, which
+    a setting gives.
     """
     done = batch.Batch(
-        planned,
         START,
         jobs=value_of(given, jobs.JOBS),
         verbosity=given.verbosity,
-        executor=executor,
+        executor=executor or _executor(given),
         fork=forked.fork,
     )
     stop.before_exit(done.stop)
-    where, setting = (
-        (given.output_dir, "output_dir") if where is None else (where, "runs_dir")
-    )
     files.check_writable(where, setting)
     again = "the same command" + (" without --overwrite" if given.overwrite else "")
-    stop.say(lambda: done.standing(where, again))
+
+    def standing():
+        finished = sum(run.is_finished for run in runs)
+        there = f"{finished} of {len(runs)} runs are finished in {where}"
+        return f"{there}, and {again} goes on from there"
+
+    stop.say(standing)
     return done
 
 
+def carry_out(study, done, given, output_dir, fail, **of_files):
+    """Carries out a study, or lists its commands; prints its protocol and its table."""
+    if given.list_commands:
+        if not study.missing():
+            study.sheet.plan_rest(study)
+        commands = done.commands(study.runs)
+        if not commands:
+            print("All runs are finished.", file=sys.stderr)
+        print(*commands, sep="\n", end="\n" * bool(commands))
+        return
+    if study.runs:
+        print(*study.sheet.protocol(study), sep="\n", flush=True)
+    with carrying_out(done, fail):
+        study.carry_out(done, output_dir, **of_files)
+    has_table = "table.md" in study.files
+    if has_table:
+        print()
+        print((pathlib.Path(output_dir) / "table.md").read_text("utf-8"))
+        print(f"In {output_dir}: {', '.join(study.files)}", flush=True)
+    total = len({run.name for run in study.runs} | done.failed.keys())
+    fail_for_failed(done.failed, total, has_table, fail)
+
+
 @contextlib.contextmanager
-def carried_out(done, fail):
+def carrying_out(done, fail):
     """Handles the errors of a `with` body that runs a batch and writes its files."""
     try:
         yield
@@ -119,23 +145,6 @@ def carried_out(done, fail):
         fail(error, exit_code=1)
     finally:
         done.stop()
-
-
-def print_commands(done):
-    """Prints the commands of a batch's unfinished runs, one per line."""
-    commands = done.commands()
-    if not commands:
-        print("All runs are finished.", file=sys.stderr)
-    for command in commands:
-        print(command)
-
-
-def show(directory, names):
-    """Prints `table.md` of a directory, and the names of its files."""
-    directory = pathlib.Path(directory)
-    print()
-    print((directory / "table.md").read_text("utf-8"))
-    print(f"In {directory}: {', '.join(names)}", flush=True)
 
 
 def fail_for_failed(failed, total, has_table, fail):

@@ -377,10 +377,7 @@ def compare(arguments: Compared) -> Comparison:
                 raise SettingError("grid", None, why)
             return config, {seed: tasks for seed, (_, tasks) in made.items()}
 
-        def begin(planned: Sequence[series.PlannedRun]) -> batch.Batch:
-            return _Here(planned, arguments, errors)
-
-        plan = comparing.Comparing(
+        study = comparing.planned(
             request,
             processes=names,
             seeds=seeds,
@@ -390,64 +387,56 @@ def compare(arguments: Compared) -> Comparison:
         )
         errors: list[Exception] = []
         sampled = {"sample_fn": name_of(arguments.sample_fn)}
-        if not isinstance(arguments.progress, progress_lib.Silence):
-            print(*plan.protocol(**sampled), "", sep="\n", flush=True)
+        is_silent = isinstance(arguments.progress, progress_lib.Silence)
+        say: Callable[..., None] = (lambda *_, **__: None) if is_silent else print
+        say(*study.sheet.protocol(study, **sampled), sep="\n", flush=True)
         kept = where if arguments.output_dir else None
-        command = "tff_reg.compare, in Python"
+        run_one = functools.partial(_run_here, arguments, errors)
+        done = batch.Batch(run_one=run_one, say=say)
         try:
-            made = plan.run(begin(plan.first), begin, kept, command=command)
+            study.carry_out(done, kept, command="tff_reg.compare, in Python")
         except ComparisonError as error:
             text = str(error).replace(f"{where}{os.sep}", "")
             told = "" if kept else " With output_dir the runs are kept."
             raise ComparisonError(text + told) from error
+    made = study.sheet.tables
     if not made:
         raise (
             errors[0]
             if errors
             else TrainingError("No setting of the grid ended finite.")
         )
-    rest = (plan.failed, kept)
+    rest = (done.failed, kept)
     found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
     if arguments.settings is None:
         return found[""]
-    table = comparison.SettingsTable(plan.headings, made)
+    table = comparison.SettingsTable([*study.sheet.folders], made)
     return Comparison(table.rows(), *rest, table, found)
 
 
-class _Here(batch.Batch):
-    """Runs that follow one another in this process."""
-
-    def __init__(self, planned, arguments: Compared, errors: list[Exception]):
-        """Stores the arguments; each failed run adds its error to `errors`."""
-        is_silent = isinstance(arguments.progress, progress_lib.Silence)
-        say = (lambda *_, **__: None) if is_silent else print
-        super().__init__(planned, (), executor=object(), say=say)
-        self._arguments, self._errors = arguments, errors
-
-    def run_one(self, planned: series.PlannedRun) -> Optional[str]:
-        """Carries out a run; returns None, or why it failed."""
-        given, config = self._arguments, planned.config
-        # A finished run with the user's functions, data or model is checked again.
-        is_plain = given.sample_fn is None and not given.metrics
-        is_plain = is_plain and given.client_data is None and config.model is not None
-        if planned.is_finished and is_plain:
-            return None
-        shown = progress_lib.for_this_output(config.total_rounds)
-        is_bar = isinstance(shown, progress_lib.Bar)
-        progress = _Rounds(config.total_rounds) if is_bar else progress_lib.Silence()
-        try:
-            carried_out(
-                _with_own_callbacks(given),
-                CheckedRun(planned.asked, planned.tasks),
-                given.progress or progress,
-            )
-        except (TrainingError, ValueError) as error:
-            self._errors.append(error)
-            return str(error)
+def _run_here(
+    given: Compared, errors: list[Exception], planned: series.PlannedRun
+) -> Optional[str]:
+    """Carries out a run in this process, as `Batch.run_one`; notes its error."""
+    config = planned.config
+    # A finished run with the user's functions, data or model is checked again.
+    is_plain = given.sample_fn is None and not given.metrics
+    is_plain = is_plain and given.client_data is None and config.model is not None
+    if planned.is_finished and is_plain:
         return None
-
-    def _begin(self, head: str) -> None:
-        """Says nothing: progress bars are between the head and the result."""
+    shown = progress_lib.for_this_output(config.total_rounds)
+    is_bar = isinstance(shown, progress_lib.Bar)
+    progress = _Rounds(config.total_rounds) if is_bar else progress_lib.Silence()
+    try:
+        carried_out(
+            _with_own_callbacks(given),
+            CheckedRun(planned.asked, planned.tasks),
+            given.progress or progress,
+        )
+    except (TrainingError, ValueError) as error:
+        errors.append(error)
+        return str(error)
+    return None
 
 
 def _with_own_callbacks(arguments: Arguments) -> Arguments:

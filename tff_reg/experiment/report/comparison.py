@@ -49,15 +49,15 @@ from tff_reg.experiment.rounds.loop import with_arguments_of
 from tff_reg.lazy import mpl_figure, np
 from tff_reg.methods import catalogue
 
-# All that a comparison can write, with a grid and with settings.
+# All that a comparison can write, and what its grid can.
 FILES = (
     *("table.csv", "table.md", "table.tex"),
     *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
     *("curves_seconds.png", "curves_seconds.pdf"),
     *("curves_megabytes.png", "curves_megabytes.pdf"),
     page.FILE,
-    *("grid.csv", "sensitivity.png", "sensitivity.pdf"),
 )
+OF_GRID = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
 _WIDTH = 88
 _RANK = "mean rank"
 _CLIENT = "a client that takes part in every round"
@@ -107,7 +107,8 @@ def compare(asked: ToCompare) -> list[Row]:
       SettingError: If an argument is not allowed, or `output_dir` is not writable.
     """
     table = tabulate(asked.runs, asked)
-    files.write_only(asked.output_dir, contents(table, asked.title), FILES)
+    made = contents(table, asked.title)
+    files.write_only(asked.output_dir, made, (*FILES, *OF_GRID))
     return table.rows()
 
 

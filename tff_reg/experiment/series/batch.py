@@ -7,7 +7,6 @@ named, and the others go on.
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import shlex
 import signal
 import sys
@@ -15,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.experiment.config import identity, run_config as config_lib
-from tff_reg.experiment.report import finished_runs, quantities
-from tff_reg.experiment.report.table import Layout
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
-from tff_reg.experiment.series.plan import PlannedRun
+from tff_reg.experiment.series.plan import Analysis, PlannedRun
 from tff_reg.settings import as_text
 
 # Exit status of a command whose flags are wrong.
@@ -30,85 +27,28 @@ class WrongFlagsError(ValueError):
     """Raised when the first run that is started reports wrong flags."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Analysis:
-    """An analysis of a finished run.
-
-    Attributes:
-      subject: The subject for `bin/analyze`.
-      directory: The run's directory.
-      name: The run's name for people.
-      flags: Its flags beside the run's directory.
-    """
-
-    subject: str
-    directory: str
-    name: str
-    flags: tuple[str, ...] = ()
-
-
-def analyses_for(
-    directory: str,
-    name: str,
-    layout: Layout,
-    settings: Mapping[str, Any] = {},
-    defaults: Mapping[str, Any] = {},
-) -> list[Analysis]:
-    """Returns the analyses of a finished run that a table's columns still need.
-
-    `settings` are those that differ from the defaults. A setting that is in neither may
-    have any value.
-    """
-    of_clients, flat, cost = (
-        quantities.needing(layout.columns, kind) for kind in quantities.ANALYSES
-    )
-    server, weights = finished_runs.WEIGHTS.default, layout.weights
-    needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
-    if of_clients:
-        needs.append((server, of_clients, settings))
-        if weights == server:  # One analysis has both.
-            needs = [(server, flat + of_clients, settings)]
-    found = [
-        Analysis(
-            "hessian",
-            directory,
-            name,
-            (
-                *([] if whose == server else [f"--weights={whose}"]),
-                *(f"--{key}={as_text(value)}" for key, value in how.items()),
-            ),
-        )
-        for whose, asked, how in needs
-        if asked
-        and not quantities.is_analysed(directory, asked, whose, {**defaults, **how})
-    ]
-    if cost and not quantities.is_analysed(directory, cost):
-        found.append(Analysis("cost", directory, name))
-    return found
-
-
 class Batch:
     """Carries out the runs of one command and prints how each of them ended.
 
     Attributes:
+      run_one: Carries out a run if need be; returns None, or why it failed, in a line.
       failed: The reasons of failed runs by the runs' names.
     """
 
     def __init__(
         self,
-        planned: Sequence[PlannedRun],
-        start: Sequence[str],
+        start: Sequence[str] = (),
         *,
         jobs: int = 1,
         verbosity: Optional[int] = None,
         executor: Any = None,
         fork: Any = None,
+        run_one: Optional[Callable[[PlannedRun], Optional[str]]] = None,
         say: Callable[..., None] = print,
     ):
-        """Starts nothing."""
+        """Starts nothing; without `run_one` a run is a command of the executor."""
         is_verbose = verbosity is not None and verbosity >= 0
         is_seen = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
-        self._planned = list(planned)
         self._start = tuple(start)
         self._jobs = jobs
         self._verbosity = verbosity
@@ -116,28 +56,18 @@ class Batch:
         self._executor = executor or jobs_lib.ChildProcesses(
             is_watched=self._is_watched, jobs=jobs, fork=fork
         )
+        self.run_one = run_one or self._as_command
+        self._has_heads = run_one is None  # Or progress bars are in their place.
         self._say = say
         self._is_in_line = False
         self._is_first = True
-        self._finished = {n for n, run in enumerate(planned) if run.is_finished}
         self.failed: dict[str, str] = {}
-
-    @property
-    def finished(self) -> list[PlannedRun]:
-        """The runs that are finished, in the order of the planned ones."""
-        return [self._planned[number] for number in sorted(self._finished)]
-
-    @property
-    def missing(self) -> list[str]:
-        """The names of the planned runs that are not finished."""
-        planned = enumerate(self._planned)
-        return [run.name for number, run in planned if number not in self._finished]
 
     def _command(self, planned: PlannedRun) -> list[str]:
         more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
         return [*self._start, "run", *more, *as_flags(planned.asked)]
 
-    def commands(self) -> list[str]:
+    def commands(self, runs: Sequence[PlannedRun]) -> list[str]:
         """Returns the command of each unfinished run, as a line for a shell.
 
         It sets the number of threads of this machine, which changes the last bits.
@@ -145,15 +75,12 @@ class Batch:
         threads = [f"{name}={value}" for name, value in jobs_lib.threads().items()]
         return [
             shlex.join(["env", *threads, *self._command(run)])
-            for run in self._planned
+            for run in runs
             if not run.is_finished
         ]
 
-    def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run if need be; returns None, or why it failed, in one line.
-
-        A run whose `summary.json` is new is finished, whatever its exit status.
-        """
+    def _as_command(self, planned: PlannedRun) -> Optional[str]:
+        """A run whose `summary.json` is new is finished, whatever its exit status."""
         if planned.is_finished:
             return None
         is_first, self._is_first = self._is_first, False
@@ -174,20 +101,23 @@ class Batch:
             self._say(f"{name}: not started ({why})", flush=True)
         self.failed |= runs
 
-    def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
-        """Runs the unfinished runs."""
+    def run(
+        self,
+        runs: Sequence[PlannedRun],
+        on_finished: Callable[[PlannedRun], Any] = lambda run: None,
+    ) -> None:
+        """Runs the unfinished runs, and says so in them."""
 
         def head(number: int) -> str:
-            name = self._planned[number].name
-            return f"run {number + 1}/{len(self._planned)}  {name}"
+            return f"run {number + 1}/{len(runs)}  {runs[number].name}"
 
         def begin(number: int) -> None:
-            if not self._planned[number].is_finished:
+            if not runs[number].is_finished and self._has_heads:
                 self._begin(head(number))
 
-        left = progress.TimeLeft(len(self._planned) - len(self._finished))
-        for number, why in self._all(self.run_one, self._planned, begin):
-            run = self._planned[number]
+        left = progress.TimeLeft(sum(not run.is_finished for run in runs))
+        for number, why in self._all(self.run_one, runs, begin):
+            run = runs[number]
             if run.is_finished and not why:
                 changed = identity.other_code(
                     directory.RunDirectory(run.directory).config or {}
@@ -197,33 +127,33 @@ class Batch:
                 continue
             text = f"failed ({why})" if why else result(run)
             self._end(head(number), text + left.after_one())
+            run.is_finished = not why
             if why:
                 self.failed[run.name] = why
-                self._finished.discard(number)
             else:
-                self._finished.add(number)
-                on_finished()
+                on_finished(run)
 
     def analyse(self, analyses: Sequence[Analysis]) -> None:
         """Carries out analyses; each kind in as many processes as there are jobs."""
-        kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
+        kinds: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
         for each in analyses:
-            kinds.setdefault((each.subject, each.flags), []).append(each)
+            kinds.setdefault((each.subject, each.flags), []).append(each.run)
         chunks = [
-            those[start :: self._jobs]
-            for those in kinds.values()
-            for start in range(min(self._jobs, len(those)))
+            (subject, flags, runs[start :: self._jobs])
+            for (subject, flags), runs in kinds.items()
+            for start in range(min(self._jobs, len(runs)))
         ]
 
         def head(number: int) -> str:
-            first, *others = chunks[number]
+            subject, _, (first, *others) = chunks[number]
             more = f" and {len(others)} more" if others else ""
-            return f"{first.subject} of {first.name}{more}"
+            return f"{subject} of {first.name}{more}"
 
-        def work(those: Sequence[Analysis]) -> Optional[str]:
-            directories = ",".join(each.directory for each in those)
-            flags = [f"--run_dir={directories}", *those[0].flags]
-            command = [*self._start, "analyze", those[0].subject, *flags]
+        def work(chunk: tuple[str, Sequence[str], Sequence[Any]]) -> Optional[str]:
+            subject, flags, runs = chunk
+            directories = ",".join(run.directory for run in runs)
+            where = f"--run_dir={directories}"
+            command = [*self._start, "analyze", subject, where, *flags]
             status, said = self._executor.execute(command)
             return _why(status, said)
 
@@ -276,13 +206,6 @@ class Batch:
         """Ends the running jobs when the command is interrupted."""
         self._executor.stop()
         self.end_line()
-
-    def standing(self, where: str, again: str) -> str:
-        """Describes how many runs of a directory are finished, and how to resume."""
-        return (
-            f"{len(self._finished)} of {len(self._planned)} runs are finished in"
-            f" {where}, and {again} goes on from there"
-        )
 
 
 def _why(status: int, said: str) -> Optional[str]:

@@ -1,6 +1,7 @@
-"""The plan of a series: its runs, and what is left to do for each.
+"""A study: runs, the cells of tables that they are for, and what is left to do.
 
-All runs are known and checked before the first is started.
+All runs are known and checked before the first is started, but for those that follow
+from the results of others.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional, Union
 
-from tff_reg import lazy
+from tff_reg import files, lazy
 from tff_reg.data import keys
 from tff_reg.experiment.config import identity, resolution, run_config as config_lib
-from tff_reg.experiment.report import protocol
+from tff_reg.experiment.report import finished_runs, protocol, quantities
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
     summary as summary_lib,
@@ -72,14 +73,14 @@ SEEDS = _Seeds(
 SETTINGS = (PROCESSES, SEEDS)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class PlannedRun:
     """A run of a series.
 
     Attributes:
       asked: The request for it.
       config: Its resolved settings.
-      is_finished: Whether it is finished already.
+      is_finished: Whether it is finished; a `Batch` changes it.
       name: Its name for people.
       tasks: The module `tasks`, or an object with its functions.
     """
@@ -101,23 +102,85 @@ class PlannedRun:
         return summary_lib.of_finished_run(directory, self.config.dump())
 
 
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """A finished run of anywhere, which nobody planned here."""
+
+    directory: str
+    name: str
+    is_finished: bool = True
+
+
+# A folder, the names of files that may be there, and what makes their contents by name;
+# those that it does not make are of earlier calls, and deleted.
+Part = tuple[str, Sequence[str], Callable[[], dict[str, Any]]]
+
+
+class Sheet:
+    """What is written of a study: the base class of comparisons and papers' tables.
+
+    Attributes:
+      weights: The weights whose Hessians are measured.
+      hessian: The settings of these Hessians; others may have any value.
+    """
+
+    weights: str = finished_runs.WEIGHTS.default
+    hessian: Mapping[str, Any] = {}
+
+    def protocol(self, study: Study, **recorded: Any) -> list[str]:
+        """Returns the runs' protocol in lines, before they begin.
+
+        `recorded` is what their `config.json` will have beside the settings.
+        """
+        raise NotImplementedError
+
+    def plan_rest(self, study: Study) -> Mapping[str, str]:
+        """Adds the runs that follow from results; returns why others cannot start."""
+        return {}
+
+    def columns(self, row: str, column: str) -> Sequence[str]:
+        """Returns the quantities of a cell, as of `--columns`."""
+        raise NotImplementedError
+
+    def pictured(self, study: Study) -> list[Analysis]:
+        """Returns the analyses that pictures still need."""
+        return []
+
+    def contents(
+        self, study: Study, columns: Collection[str], is_last: bool, **of_files: str
+    ) -> list[Part]:
+        """Returns what is written now.
+
+        Args:
+          study: The runs.
+          columns: The columns of which runs have finished since the last call.
+          is_last: Whether all is there: runs and analyses.
+          **of_files: The title and the command in the files.
+        """
+        raise NotImplementedError
+
+
 class Study:
     """Runs that are planned together, by the cells of tables that they are for.
 
     Attributes:
+      sheet: What is written of them.
       trials: The row, the column and the run of each request, in their order.
+      files: The names of the files in the directory of `carry_out`.
     """
 
-    def __init__(self, shares: bool = False):
+    def __init__(self, sheet: Optional[Sheet] = None, shares: bool = False):
         """Plans nothing yet; `shares` makes equal requests one run."""
+        self.sheet: Any = sheet or Sheet()
         self._shares = shares
-        self.trials: list[tuple[str, str, PlannedRun]] = []
+        self.trials: list[tuple[str, str, Any]] = []
+        self.files: list[str] = []
         self._seen: dict[str, list[int]] = {}
         self._by_content: dict[str, PlannedRun] = {}  # Or by directory.
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """The runs, each once."""
+        """The planned runs, each once."""
         return [*self._by_content.values()]
 
     def add(
@@ -131,24 +194,6 @@ class Study:
         run = self._by_content.setdefault(content, run)
         self.trials.append((row, column, run))
         return run
-
-    def missing(self, finished: Sequence[PlannedRun], column: str) -> list[str]:
-        """Returns the names of the runs of a column that are not finished."""
-        there = {run.directory for run in finished}
-        runs = [run for _, own, run in self.trials if own == column]
-        return [run.name for run in runs if run.directory not in there]
-
-    def groups(
-        self, finished: Sequence[PlannedRun], column: str
-    ) -> dict[str, list[PlannedRun]]:
-        """Returns the finished runs of a column, by the rows that have any."""
-        there = {run.directory for run in finished}
-        found: dict[str, list[PlannedRun]] = {}
-        for row, own, run in self.trials:
-            if own == column:
-                is_there = run.directory in there
-                found.setdefault(row, []).extend([run] if is_there else [])
-        return {row: runs for row, runs in found.items() if runs}
 
     def compare(
         self,
@@ -175,6 +220,123 @@ class Study:
                 asked = of_process(common, name, seed)
                 self.add(name, heading, asked, tasks, of and f"{of}, seed {seed}")
         return self
+
+    def missing(self, column: Optional[str] = None) -> list[str]:
+        """Returns the names of the runs, or those of a column, that lack a result."""
+        names = {
+            run.name: run.is_finished
+            for _, own, run in self.trials
+            if column in (None, own)
+        }
+        return [name for name, is_finished in names.items() if not is_finished]
+
+    def groups(self) -> dict[str, dict[str, list[Any]]]:
+        """Returns the finished runs by column and row, of those that have any."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        for row, column, run in self.trials:
+            own = found.setdefault(column, {}).setdefault(row, [])
+            own += [run] if run.is_finished else []
+        for column, rows in [*found.items()]:
+            found[column] = {row: own for row, own in rows.items() if own}
+        return {column: rows for column, rows in found.items() if rows}
+
+    def carry_out(
+        self, batch: Any, where: Optional[files.PathLike], **of_files: str
+    ) -> None:
+        """Carries out the runs, and writes the files after each of them.
+
+        Args:
+          batch: The `batch.Batch` that does it.
+          where: Directory of the files; None writes nothing.
+          **of_files: The title and the command in them.
+        """
+
+        def write(run: Any = None, is_last: bool = False) -> None:
+            """Writes what shows a run that has ended, or all of them."""
+            columns = {c for _, c, own in self.trials if run is None or run is own}
+            parts = self.sheet.contents(self, columns, is_last, **of_files)
+            made: dict[str, list[str]] = {}
+            for folder, names, make in parts if where else ():
+                there = os.path.join(where or "", folder)
+                own = files.write_only(there, make(), names)
+                made[folder] = [*made.get(folder, ()), *own]
+            self.files = made.get("", self.files)
+
+        def each(runs: Sequence[PlannedRun]) -> None:
+            if not all(run.is_finished for run in runs):
+                write()
+            batch.run(runs, write)
+
+        first = self.runs
+        each(first)
+        batch.leave_out(self.sheet.plan_rest(self))
+        each(self.runs[len(first) :])
+        batch.analyse(self._analyses())
+        write(is_last=True)
+
+    def _analyses(self) -> list[Analysis]:
+        """Returns the analyses that quantities and pictures still need."""
+        needed: dict[str, tuple[Any, list[str]]] = {}
+        for row, column, run in self.trials:
+            if run.is_finished:
+                _, columns = needed.setdefault(run.directory, (run, []))
+                columns += self.sheet.columns(row, column)
+        sheet = self.sheet
+        found = [
+            analysis
+            for run, columns in needed.values()
+            for analysis in analyses_of(run, columns, sheet.weights, sheet.hessian)
+        ]
+        return [*found, *sheet.pictured(self)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """An analysis of a finished run.
+
+    Attributes:
+      subject: The subject for `bin/analyze`.
+      run: The run.
+      flags: Its flags beside the run's directory.
+    """
+
+    subject: str
+    run: Any
+    flags: tuple[str, ...] = ()
+
+
+def analyses_of(
+    run: Any, columns: Sequence[str], weights: str, settings: Mapping[str, Any] = {}
+) -> list[Analysis]:
+    """Returns the analyses of a finished run that columns still need.
+
+    The Hessian is that of `weights`; of its settings those that are not given may have
+    any value.
+    """
+    of_clients, flat, cost = (
+        quantities.needing(columns, kind) for kind in quantities.ANALYSES
+    )
+    server = finished_runs.WEIGHTS.default
+    needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
+    if of_clients:
+        needs.append((server, of_clients, settings))
+        if weights == server:  # One analysis has both.
+            needs = [(server, flat + of_clients, settings)]
+    found = [
+        Analysis(
+            "hessian",
+            run,
+            (
+                *([] if whose == server else [f"--weights={whose}"]),
+                *(f"--{key}={as_text(value)}" for key, value in how.items()),
+            ),
+        )
+        for whose, asked, how in needs
+        if asked and not quantities.is_analysed(run.directory, asked, whose, how)
+    ]
+    if cost and not quantities.is_analysed(run.directory, cost):
+        found.append(Analysis("cost", run))
+    return found
 
 
 def plan_run(

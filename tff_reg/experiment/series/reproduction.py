@@ -11,13 +11,14 @@ figures` draws the pictures of figures. TensorFlow is not loaded here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import files, lazy, tables
+from tff_reg import lazy, tables
 from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
@@ -28,8 +29,9 @@ from tff_reg.experiment.report import (
     quantities,
 )
 from tff_reg.experiment.report.table import Layout
-from tff_reg.experiment.series import batch, plan as series
+from tff_reg.experiment.series import plan as series
 
+_FILES = ("table.md", "table.csv", page.FILE)
 _WIDTH = 88
 _NONE = "-"
 
@@ -183,167 +185,148 @@ def quantity_of(name: str, share: float = 1.0) -> quantities.Quantity:
     return found.at(max(1, round(at * share)) if kind == "ema@" else at)
 
 
-class Reproduction:
-    """The runs of a table or figure, and their results."""
+def planned(
+    artifact: Artifact,
+    common: RunConfig,
+    *,
+    seeds: Sequence[int] = (0,),
+    runs_dir: str,
+    kind: Optional[Callable[..., Paper]] = None,
+) -> series.Study:
+    """Plans the runs of a table or figure, whose sheet is of a kind of `Paper`."""
+    for cell in artifact.cells:
+        _ = [*map(quantity_of, cell.quantities)]
+    seeds = tuple(dict.fromkeys(seeds))
+    sheet = (kind or Paper)(artifact, common, len(seeds))
+    study = series.Study(sheet, shares=True)
+    for cell in artifact.cells:
+        for recipe, seed in itertools.product(cell.recipes, seeds):
+            asked, where = _request(cell, recipe, common)
+            asked |= {"seed": seed}
+            asked["output_dir"] = os.path.join(runs_dir, f"{where}-seed{seed}")
+            run = RunConfig.of(asked), lazy.tasks, f"{where}, seed {seed}"
+            study.add(cell.row, cell.column, *run)
+    processes = {run.config.process for run in study.runs}
+    resolution.check_owned(common.hyperparameters, sorted(processes))
+    return study
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        common: RunConfig,
-        *,
-        seeds: Sequence[int] = (0,),
-        runs_dir: str,
-    ):
-        """Plans; nothing is started or written."""
-        for cell in artifact.cells:
-            _ = [*map(quantity_of, cell.quantities)]
-        self.artifact = artifact
-        self.seeds = seeds = tuple(dict.fromkeys(seeds))
-        self.is_tiny = common.scale == scale_lib.TINY
-        self.is_random = bool(common.synthetic_data)
-        self.runs_dir = runs_dir
-        self._common = common
-        self._study = series.Study(shares=True)
-        self._runs = [
-            [[self._plan(cell, recipe, seed) for seed in seeds] for recipe in recipes]
-            for cell in artifact.cells
-            for recipes in [cell.recipes]
-        ]
-        self.planned = self._study.runs
-        processes = {run.config.process for run in self.planned}
-        resolution.check_owned(common.hyperparameters, sorted(processes))
 
-    def _plan(self, cell: Cell, recipe: str, seed: int) -> series.PlannedRun:
-        sets = lazy.tasks.recipes.settings(recipe)
-        more = dict(cell.settings)
-        if self.is_tiny:
-            more.update(self._tiny_settings(sets))
-        given = {**more, **self._common.given()}
-        own = resolution.owned(self._common.hyperparameters, sets["process"])
-        given = {
-            name: value
-            for name, value in given.items()
-            if name in own or name not in self._common.hyperparameters
-        }
-        recipes = lazy.tasks.recipes
-        name = recipes.place_of(recipes.artifacts.canonical(recipe))
-        variant = "-".join(
-            value if isinstance(value, str) else f"{key}{value}"
-            for key, value in cell.settings.items()
-        )
-        where = f"{name}-{variant}" if variant else name
-        given |= {"recipe": recipe, "seed": seed}
-        given["output_dir"] = os.path.join(self.runs_dir, f"{where}-seed{seed}")
-        asked, name = RunConfig.of(given), f"{where}, seed {seed}"
-        return self._study.add(cell.row, cell.column, asked, lazy.tasks, name)
-
-    def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+def _request(cell: Cell, recipe: str, common: RunConfig) -> tuple[dict[str, Any], str]:
+    """Returns the settings of a cell's runs, and the name of their directories."""
+    sets = lazy.tasks.recipes.settings(recipe)
+    given = dict(cell.settings)
+    if common.scale == scale_lib.TINY:
         if "model" in sets:
-            found["model"] = _TINY_NETWORKS.get(sets["model"], sets["model"])
+            given["model"] = _TINY_NETWORKS.get(sets["model"], sets["model"])
         task = sets.get("task")
         if task and "image_size" in lazy.tasks.defaults(task).options:
-            found["image_size"] = _TINY_IMAGE
-        return found
+            given["image_size"] = _TINY_IMAGE
+    others = common.hyperparameters.keys() - resolution.owned(
+        common.hyperparameters, sets["process"]
+    )
+    given = {n: v for n, v in {**given, **common.given()}.items() if n not in others}
+    variant = "-".join(
+        value if isinstance(value, str) else f"{key}{value}"
+        for key, value in cell.settings.items()
+    )
+    recipes = lazy.tasks.recipes
+    name = recipes.place_of(recipes.artifacts.canonical(recipe))
+    return {**given, "recipe": recipe}, f"{name}-{variant}" if variant else name
 
-    def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
-        """Returns the runs of a cell: one list of seeds per recipe."""
-        return self._runs[self.artifact.cells.index(cell)]
 
-    def groups(
-        self, finished: Sequence[series.PlannedRun]
-    ) -> dict[tuple[str, str], list[str]]:
-        """Returns the directories of finished runs by column and row."""
-        return {
-            (column, row): [run.directory for run in runs]
-            for column in self.artifact.columns
-            for row, runs in self._study.groups(finished, column).items()
-        }
+class Paper(series.Sheet):
+    """A paper's table or figure, published and here side by side.
 
-    def protocols(self) -> list[str]:
-        """Returns each column's common settings and the differences of its rows."""
-        columns: dict[str, list[str]] = {}
-        for column in self.artifact.columns:
-            rows = {
-                cell.row: [self.runs_of(cell)[0][0].config.dump()]
-                for cell in self.artifact.cells
-                if cell.column == column
-            }
-            columns.setdefault(protocol.of(rows).in_short(), []).append(column)
-        return [f"{', '.join(names)}: {text}" for text, names in columns.items()]
+    Attributes:
+      artifact: The table or figure.
+      is_tiny: Whether small networks stand for deep ones.
+    """
 
-    @property
-    def hessian(self) -> dict[str, Any]:
-        """Settings of `bin/analyze hessian` that differ from the defaults."""
-        found = dict(self.artifact.hessian)
+    def __init__(self, artifact: Artifact, common: RunConfig, num_seeds: int):
+        """Stores what is to be shown of runs with the `common` settings."""
+        self.artifact, self.weights = artifact, artifact.weights
+        self.is_tiny = common.scale == scale_lib.TINY
+        self._common, self._num_seeds = common, num_seeds
+        self.hessian = dict(artifact.hessian)
         if self.is_tiny:
-            found = {n: min(value, _TINY_MOST[n]) for n, value in found.items()}
-            found.update(_TINY_HESSIAN)
-        return found
+            self.hessian = {n: min(v, _TINY_MOST[n]) for n, v in self.hessian.items()}
+            self.hessian.update(_TINY_HESSIAN)
 
-    def analyses(
-        self, finished: Sequence[series.PlannedRun], defaults: Mapping[str, Any] = {}
-    ) -> list[batch.Analysis]:
-        """Returns the analyses that the table's numbers need.
+    def protocol(self, study: series.Study, **recorded: Any) -> list[str]:
+        texts = self._protocols(study)
+        wrapped = [textwrap.wrap(t, _WIDTH, break_on_hyphens=False) for t in texts]
+        return [line for lines in wrapped for line in [*lines, ""]]
 
-        `defaults` are those of `bin/analyze hessian`.
-        """
-        columns: dict[str, list[str]] = {}
+    def _protocols(self, study: series.Study) -> list[str]:
+        """Returns each column's common settings and the differences of its rows."""
+        columns: dict[str, dict[str, Any]] = {}
+        for row, column, run in study.trials:
+            columns.setdefault(column, {}).setdefault(row, [run.config.dump()])
+        texts: dict[str, list[str]] = {}
+        for column, rows in columns.items():
+            texts.setdefault(protocol.of(rows).in_short(), []).append(column)
+        return [f"{', '.join(names)}: {text}" for text, names in texts.items()]
+
+    def columns(self, row: str, column: str) -> Sequence[str]:
+        asked = ["lambda_max"] if self.artifact.picture == "eigenvalues" else []
         for cell in self.artifact.cells:
-            asked = [quantity_of(name).name for name in cell.quantities]
-            for run in itertools.chain(*self.runs_of(cell)):
-                needed = quantities.needing(asked, *quantities.ANALYSES)
-                columns.setdefault(run.directory, []).extend(needed)
-        return [
-            analysis
-            for run in finished
-            for analysis in batch.analyses_for(
-                run.directory,
-                run.name,
-                self._layout(columns=columns[run.directory]),
-                self.hessian,
-                defaults,
-            )
-        ]
+            if (cell.row, cell.column) == (row, column):
+                asked += [quantity_of(name).name for name in cell.quantities]
+        return quantities.needing(asked, *quantities.ANALYSES)
 
-    def _layout(self, **shown: Any) -> Layout:
-        return Layout(weights=self.artifact.weights, **shown)
+    def contents(
+        self,
+        study: series.Study,
+        columns: Collection[str],
+        is_last: bool,
+        **of_files: str,
+    ) -> list[series.Part]:
+        """Returns the parts at the end, when the analyses are there."""
+        make = functools.partial(self._contents, study, **of_files)
+        return [("", _FILES, make)] if is_last else []
 
-    def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
+    def numbers(self, study: series.Study) -> list[Number]:
         """Computes the numbers of the table, cell by cell."""
-        there = {run.directory for run in finished}
+        left = (run for _, _, run in study.trials)
+        count = self._num_seeds
         return [
-            number for cell in self.artifact.cells for number in self._of(cell, there)
+            number
+            for cell in self.artifact.cells
+            for runs in [[*itertools.islice(left, count * len(cell.recipes))]]
+            for number in self._numbers(cell, runs)
         ]
 
-    def _of(self, cell: Cell, there: set[str]) -> list[Number]:
+    def _numbers(
+        self, cell: Cell, runs: Sequence[series.PlannedRun]
+    ) -> Iterator[Number]:
         sets = lazy.tasks.recipes.settings(cell.recipes[0])
-        rounds = self.runs_of(cell)[0][0].config.total_rounds
+        rounds = runs[0].config.total_rounds
         share = rounds / sets.get("total_rounds", rounds)
         found = {name: quantity_of(name, share) for name in cell.quantities}
-        layout = self._layout(
+        layout = Layout(
+            weights=self.weights,
             accuracy_at_rounds=[q.place for q in found.values() if q.name == "ema@"],
             target_accuracies=[q.place for q in found.values() if q.name == "rounds@"],
         )
-        read = [
-            [layout.read(run.directory) for run in runs if run.directory in there]
-            for runs in self.runs_of(cell)
+        count = self._num_seeds
+        read = [  # Seed by seed, recipe by recipe.
+            [layout.read(r.directory) for r in runs[n : n + count] if r.is_finished]
+            for n in range(0, len(runs), count)
         ]
-        names = zip(found.items(), cell.published)
-        return [_number(cell, each, published, read) for each, published in names]
+        for named, published in zip(found.items(), cell.published):
+            yield _number(cell, named, published, read)
 
-    def write(
-        self,
-        output_dir: files.PathLike,
-        finished: Sequence[series.PlannedRun],
-        command: str = "",
-    ) -> None:
-        """Writes `table.csv`, `table.md` and `report.html` of finished runs."""
-        runs: dict[str, dict[str, list[finished_runs.Run]]] = {}
-        for (column, row), paths in self.groups(finished).items():
-            runs.setdefault(column, {})[row] = [*map(finished_runs.read, paths)]
-        numbers = self.numbers(finished)
-        notes = [*self._notes(numbers), *_of_runs(runs)]
+    def _contents(self, study: series.Study, command: str = "") -> dict[str, Any]:
+        """Makes `table.md`, `table.csv` and `report.html`."""
+        runs = {
+            column: {
+                row: [finished_runs.read(run.directory) for run in own]
+                for row, own in rows.items()
+            }
+            for column, rows in study.groups().items()
+        }
+        numbers = self.numbers(study)
+        notes = [*self._notes(study, numbers), *_of_runs(runs)]
         name = lazy.tasks.recipes.place_of(self.artifact.name)
         title = f"{name.replace('/', ', ')}: {self.artifact.title}"
         lines, parts = [f"# {title}", ""], []
@@ -359,16 +342,14 @@ class Reproduction:
             curves = page.curves_of(comparison.by_round(own))
             parts += [page.heading(column), curves]
         groups = _by_name(runs)
-        contents = {
-            "table.csv": tables.to_csv([number.row() for number in numbers]),
-            "table.md": "\n".join([*lines, ""]),
-            page.FILE: page.page(
-                title, [*parts, page.clients_of(groups)], groups, command
-            ),
-        }
-        files.write_only(output_dir, contents, [*contents])
+        texts = (
+            "\n".join([*lines, ""]),
+            tables.to_csv([number.row() for number in numbers]),
+            page.page(title, [*parts, page.clients_of(groups)], groups, command),
+        )
+        return dict(zip(_FILES, texts))
 
-    def _notes(self, numbers: Sequence[Number]) -> list[str]:
+    def _notes(self, study: series.Study, numbers: Sequence[Number]) -> list[str]:
         seeds = sorted({number.seeds for number in numbers})
         said = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         plural = "" if seeds == [1] else "s"
@@ -381,15 +362,14 @@ class Reproduction:
                 "EMA: exponential moving average with momentum 0.9 over the evaluated"
                 " rounds."
             )
-        configs = [run.config for run in self.planned]
-        scale = configs[0].scale
+        scale = self._common.scale
         if scale is not None:
             notes.append(f"Runs at scale {scale}: fewer rounds, clients and examples.")
         if self.is_tiny:
             notes.append(_TINY_NOTE)
-        if self.is_random:
+        if self._common.synthetic_data:
             notes.append("On random images in place of the data.")
-        notes += self.protocols()
+        notes += self._protocols(study)
         notes += self.artifact.notes
         for cell in self.artifact.cells:
             for recipe in map(lazy.tasks.recipes.recipe, cell.recipes):

@@ -93,7 +93,7 @@ class _Tried:
 
 
 class Tuning:
-    """The tuning runs and their results.
+    """The tuning runs of a study, and their results.
 
     Attributes:
       names: The settings of the grid, in order.
@@ -101,6 +101,7 @@ class Tuning:
 
     def __init__(
         self,
+        study: series.Study,
         common: config_lib.RunConfig,
         grid: Mapping[str, tuple],
         *,
@@ -108,7 +109,7 @@ class Tuning:
         seeds: Sequence[int] = (0,),
         tasks: Any = lazy.tasks,
     ):
-        """Plans; nothing is started or written."""
+        """Adds the runs to the study, in a column for each setting."""
         given = common.given()
         for name in grid:
             if name in given:
@@ -125,7 +126,7 @@ class Tuning:
         self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), seeds
-        self._tasks, self._study = tasks, series.Study()
+        self._tasks, self._study = tasks, study
         self._tried = {
             process: [Tuned(each) for each in combinations(process, grid) if each]
             for process in names
@@ -154,15 +155,17 @@ class Tuning:
         given.pop("validation_share", None)
         return config_lib.RunConfig.of({**given, **more})
 
-    @property
-    def planned(self) -> list[series.PlannedRun]:
-        """All tuning runs."""
-        return self._study.runs
+    def configs(self) -> dict[str, config_lib.ResolvedConfig]:
+        """Returns the final runs' settings, of the first seed, without the grid's."""
+        seed, tasks = self._seeds[0], self._tasks
+        tasks = tasks[seed] if isinstance(tasks, Mapping) else tasks
+        asked = {n: series.of_process(self._with({}), n, seed) for n in self._tried}
+        return {name: each.resolved(tasks) for name, each in asked.items()}
 
-    def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
+    def best(self) -> dict[str, Tuned]:
         """Returns the best setting of each process of which all runs are finished."""
         found = {}
-        for process, tried in self._results(finished).items():
+        for process, tried in self._results().items():
             if not all(each.is_complete for each in tried):
                 continue
             known = [
@@ -185,11 +188,11 @@ class Tuning:
                 found[process] = Tuned({})
         return found
 
-    def rows(self, finished: Sequence[series.PlannedRun]) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Returns the rows of `grid.csv`: the result of every combination."""
-        best = self.best(finished)
+        best = self.best()
         found = []
-        for process, tried in self._results(finished).items():
+        for process, tried in self._results().items():
             for each in tried:
                 accuracies = [a for a in each.accuracies if a is not None]
                 row = {
@@ -204,13 +207,12 @@ class Tuning:
                 found.append(row)
         return found
 
-    def _results(
-        self, finished: Sequence[series.PlannedRun]
-    ) -> dict[str, list[_Tried]]:
+    def _results(self) -> dict[str, list[_Tried]]:
         found: dict[str, list[_Tried]] = {process: [] for process in self._tried}
+        groups = self._study.groups()
         for process, tried in self._tried.items():
             for each in tried:
-                runs = self._study.groups(finished, each.text).get(process, ())
+                runs = groups.get(each.text, {}).get(process, ())
                 results = [run.result() or {} for run in runs]
                 found[process].append(
                     _Tried(
@@ -222,43 +224,39 @@ class Tuning:
                 )
         return found
 
-    def lost(self, finished: Sequence[series.PlannedRun]) -> dict[str, str]:
+    def lost(self) -> dict[str, str]:
         """Returns why final runs cannot start, by the runs' names."""
-        best, results = self.best(finished), self._results(finished)
+        best = self.best()
         return {
             f"{process}, seed {seed}": "no setting of the grid ended finite"
             if all(each.is_complete for each in tried)
             else "runs of its grid are missing"
-            for process, tried in results.items()
+            for process, tried in self._results().items()
             for seed in self._seeds
             if process not in best
         }
 
-    def plan(self, tuned: Mapping[str, Tuned]) -> series.Study:
-        """Plans the final runs, which train on all examples with the best settings."""
-        study = series.Study()
-        for seed, (process, best) in itertools.product(self._seeds, tuned.items()):
+    def plan_final(self) -> None:
+        """Adds the final runs, which train on all examples with the best settings."""
+        tuned = self.best().items()
+        for seed, (process, best) in itertools.product(self._seeds, tuned):
             asked = series.of_process(self._with(best.settings), process, seed)
-            study.add(process, "", asked, self._tasks)
-        return study
+            self._study.add(process, "", asked, self._tasks)
 
-    def expected(
-        self, finished: Sequence[series.PlannedRun]
-    ) -> list[series.PlannedRun]:
-        """Plans the final runs; those of an unknown best setting have the first."""
-        unknown = [
+    def expected(self) -> list[series.PlannedRun]:
+        """Returns final runs of unknown best settings, as if the first were best."""
+        return [
             dataclasses.replace(
                 run,
                 asked=dataclasses.replace(run.asked, validation_share=None),
                 is_finished=False,
                 name=f"{process}, seed {run.asked.seed}",
             )
-            for process, results in self._results(finished).items()
+            for process, results in self._results().items()
             if not all(each.is_complete for each in results)
             for row, text, run in self._study.trials
             if (row, text) == (process, self._tried[process][0].text)
         ]
-        return [*self.plan(self.best(finished)).runs, *unknown]
 
 
 def contents(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Any]:
