@@ -50,7 +50,7 @@ def distances(process_name: str, rounds: int, **settings) -> list[float]:
         process_name,
         model_fn(),
         client_data=training.WholeClientData(
-            batch_size=1, local_epochs=CLIENTS, partial_work=True
+            batch_size=1, local_epochs=CLIENTS, told=("work",)
         ),
         client_momentum=0.0,
         client_weight_decay=0.0,

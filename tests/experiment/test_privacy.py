@@ -111,10 +111,10 @@ def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
 @pytest.mark.parametrize(
     "given, message",
     [
-        (dict(aggregator="krum"), "aggregator=krum: there is no such aggregator"),
+        (dict(aggregator="loudest"), "aggregator=loudest: there is no such aggregator"),
         (
             dict(aggregator="dp", client_weighting="num_examples"),
-            "client_weighting=num_examples: aggregator=dp takes the plain mean",
+            "client_weighting=num_examples: aggregator=dp takes clients alike",
         ),
         (
             dict(aggregator="dp", clients_per_round=5),

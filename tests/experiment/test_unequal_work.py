@@ -1,4 +1,4 @@
-"""Clients that drop out, do part of their work, or are late."""
+"""Clients that drop out, do part of their work, are late or attack."""
 
 import csv
 import dataclasses
@@ -27,12 +27,12 @@ def test_a_share_of_clients_drops_out_and_of_them_do_part_of_their_work():
     work = _work(dropout=0.2, straggler_share=0.5, straggler_epochs=(1, 4))
     plans = [work.attendance(CLIENTS, round_num) for round_num in range(1000)]
     assert sum(len(p.clients) for p in plans) / 4000 == pytest.approx(0.8, abs=0.02)
-    shares = [share for plan in plans for share in plan.work.values()]
+    shares = [told["work"] for plan in plans for told in plan.told.values()]
     found, counts = np.unique(np.round(5 * np.array(shares), 9), return_counts=True)
     assert found.tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(counts / 4000, [0.125] * 4 + [0.5], atol=0.02)
     # A client's draws do not depend on the others.
-    assert work.attendance(["c"], 7).work["c"] == plans[7].work["c"]
+    assert work.attendance(["c"], 7).told["c"] == plans[7].told["c"]
     for plan in plans:
         row = plan.row
         assert row["cohort/counted"] + row["cohort/dropped"] == row["cohort/drawn"]
@@ -92,6 +92,8 @@ def test_clients_without_a_row_of_their_own_have_one_of_all(tmp_path):
         ({"dropout": 0.1, "aggregator": "dp"}, "cohorts of one size"),
         ({"dropout": 0.1, "process": "central"}, "process=central has one client"),
         ({"local_steps": 5, "local_epochs": 2}, "local_steps=5 sets the steps"),
+        ({"attack_share": 0.1, "process": "local"}, "averages no models"),
+        ({"attack_factor": 2.0}, "attack_share"),
         ({"client_optimizer": "adam"}, "client_learning_rate: it is missing"),
         (
             {
@@ -160,12 +162,12 @@ def test_part_of_the_work_is_a_round_of_fewer_epochs(name):
             every_method.model_fn,
             dataclasses.replace(of, local_epochs=epochs, same_local_steps=False),
             {},
-            partial_work=True,
+            told=("work",),
         )
         state, kept = process.initialize(), None
         for round_num in range(2):
             sets = [
-                clients.whole_client_dataset(c, [round_num, i], 1 / epochs)
+                clients.whole_client_dataset(c, [round_num, i], work=1 / epochs)
                 for i, c in enumerate(clients.client_ids)
             ]
             if hasattr(process, "initial_client_state"):
@@ -227,9 +229,59 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
         experiment.run(dataclasses.replace(config, total_rounds=5))
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_an_attacker_multiplies_what_it_uploads_and_trains_as_before(name):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(9, every_method.SIZE, every_method.SIZE, 1))
+    clients = data.ArrayClientData(x.astype(np.float32), np.arange(9) % 3, [range(9)])
+    of = every_method.settings(name)
+    process = training.build_from_settings(
+        name, every_method.model_fn, of, {}, told=("factor",)
+    )
+    state, outputs = process.initialize(), {}
+    for factor in (1.0, -3.0):
+        dataset = clients.whole_client_dataset("client_0000", [1, 2], factor=factor)
+        kept = [[process.initial_client_state(state)]] if name == "scaffold" else []
+        outputs[factor] = process.next(state, [dataset], *kept)
+    before = process.get_model_weights(state)
+    honest, lying = (process.get_model_weights(o.state) for o in outputs.values())
+    for old, one, other in zip(*map(tf.nest.flatten, (before, honest, lying))):
+        np.testing.assert_allclose(other - old, -3 * (one - old), atol=1e-5)
+    assert np.any(honest.trainable[0] != before.trainable[0])
+    if name == "scaffold":  # The server's variate moves by the upload.
+        own, wrong = (o.state.finalizer["memory"] for o in outputs.values())
+        for one, other in zip(*map(tf.nest.flatten, (own, wrong))):
+            np.testing.assert_allclose(other, -3 * one, rtol=1e-4, atol=1e-6)
+        kept = [o.client_states for o in outputs.values()]
+        for one, other in zip(*map(tf.nest.flatten, kept)):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_share_of_the_clients_attacks_in_every_round(tmp_path):
+    config = experiment.RunConfig(
+        **{**_RUN, "clients_per_round": 4, "total_rounds": 2, "local_epochs": 1},
+        attack_share=0.3,
+        synthetic_data=True,
+        output_dir=str(tmp_path),
+    )
+    experiment.run(config)
+    assert [row["cohort/attacking"] for row in _rows(tmp_path)] == ["1", "1"]
+    with pytest.raises(settings.SettingError, match="attack_share=0.3, not 0.5"):
+        experiment.run(dataclasses.replace(config, attack_share=0.5))
+    many = [*map(str, range(40))]
+    found = [
+        unequal_work.attacks(config.resolved(), names) for names in (many, many[::-1])
+    ]
+    assert found[0] == found[1]
+    assert [*found[0].values()].count(-1) == 12
+    other = dataclasses.replace(config, seed=1).resolved()
+    assert unequal_work.attacks(other, many) != found[0]
+
+
 def test_part_of_broken_epochs_and_of_a_scaled_run():
     # 2.5 epochs of 3 batches; a straggler's single epoch is 3 batches, not 4.
-    form = training.WholeClientData(batch_size=4, local_epochs=2.5, partial_work=True)
+    form = training.WholeClientData(batch_size=4, local_epochs=2.5, told=("work",))
     for work, steps in ((1.0, 8), (1 / 2.5, 3), (0.0, 0)):
         element = {
             "x": tf.zeros([9, 1]),

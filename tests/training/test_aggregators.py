@@ -91,6 +91,7 @@ def _weights(process, state):
 EXACT = {
     "robust": (dict(aggregator_zeroing=False, aggregator_clipping=False), 1e-6),
     "dp": (dict(dp_noise_multiplier=0.0, dp_clipping="fixed", dp_clip_norm=1e4), 1e-5),
+    "secure": (dict(aggregator_zeroing=False, aggregator_clipping=False), 1e-5),
     "compressed": (
         dict(
             aggregator_zeroing=False,
@@ -116,6 +117,7 @@ def _output_of_mean(name):
 
 # Every kind, and a mean of updates and of uploads; with --slow all pairs.
 PAIRS = {("fedavg", "dp"), ("scaffold", "compressed"), ("fedavg", "robust")}
+PAIRS |= {("scaffold", "secure")}
 
 
 @pytest.mark.parametrize(
@@ -398,6 +400,7 @@ def test_robust_aggregation_drops_outliers():
 
 def test_every_argument_of_an_aggregator_is_in_what_a_process_was_built_from():
     of_kind = {"robust": {}, "dp": {"dp_clipping": "fixed"}, "compressed": {}}
+    of_kind |= {"secure": {}, "trimmed_mean": {}, "krum": {}}
     changes = dict(
         aggregator_zeroing=False,
         aggregator_clipping=False,
@@ -406,6 +409,8 @@ def test_every_argument_of_an_aggregator_is_in_what_a_process_was_built_from():
         dp_clip_norm=0.7,
         compressed_bits=4,
         compressed_threshold=3,
+        malicious_share=0.1,
+        krum_selected=2,
     )
     known = settings.settings_of(aggregator_settings.AggregatorSettings)
     for kind, base in of_kind.items():
@@ -430,7 +435,7 @@ def test_refuses_a_name_that_it_does_not_know():
     ):
         aggregators.PrivateMeanFactory(1e-300, 20)
     with pytest.raises(ValueError, match="choose one of mean, robust, dp"):
-        aggregators.build_model_aggregator("median", clients_per_round=2)
+        aggregators.build_model_aggregator("loudest", clients_per_round=2)
 
 
 def test_drift_follows_from_means(in_process):

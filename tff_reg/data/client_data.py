@@ -292,21 +292,21 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         )
 
     def whole_client_dataset(
-        self, client_id: str, key: np.ndarray, work: Optional[float] = None
+        self, client_id: str, key: np.ndarray, **told: float
     ) -> tf.data.Dataset:
         """Returns a client's data as one element.
 
         Args:
           client_id: The client.
           key: int64 [2], see `keys.client_key`.
-          work: The share of its steps that the client takes, if not all do all.
+          **told: What the data say of the client, see `training.WholeClientData.told`.
 
         Returns:
           A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
-          with x as stored, even if n is 0, and with the `work` if it is given. Its
-          attribute `recipe` is its `Recipe`.
+          with x as stored, even if n is 0, and with what is `told`. Its attribute
+          `recipe` is its `Recipe`.
         """
-        make = functools.partial(elements.whole_client, np.asarray(key, np.int64), work)
+        make = functools.partial(elements.whole_client, np.asarray(key, np.int64), told)
         examples = self.client_examples(client_id)
         dataset = make(examples)
         dataset.recipe = Recipe(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import Any, Optional
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
 def whole_client(
-    key: np.ndarray, work: Optional[float], examples: Any
+    key: np.ndarray, told: Mapping[str, float], examples: Any
 ) -> tf.data.Dataset:
-    """Returns a data set of the examples with a key and, if given, a share of work."""
-    element = collections.OrderedDict(examples, key=key)
-    if work is not None:
-        element["work"] = np.float64(work)
+    """Returns a data set of the examples with a key and further numbers."""
+    numbers = {name: np.float64(value) for name, value in told.items()}
+    element = collections.OrderedDict(examples, key=key, **numbers)
     tensors = tf.nest.map_structure(tf.convert_to_tensor, element)
     flat = tf.nest.flatten(tensors)
     # A compiled call: `Dataset.from_tensors` takes most of a small client's time.

@@ -189,14 +189,17 @@ def _number_of(model_aggregator: Any, has_trained: Any) -> Any:
 def _as_weighted(
     factory: Any, weighing: Sequence[str] = ()
 ) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns the factory for weighted values; an unweighted one loses the weights."""
-    if not isinstance(factory, _UNWEIGHTED):
+    """Returns the factory for weighted values; some take clients alike."""
+    if not aggregators.takes_alike(factory):
         return factory
     if weighing:
         raise ValueError(
             f"{weighing[0]} weighs the clients, and the aggregator takes them alike:"
-            " use a weighted one (mean, robust, compressed), or do without this method."
+            " use a weighted one (mean, robust, compressed, secure), or do without this"
+            " method."
         )
+    if not isinstance(factory, _UNWEIGHTED):
+        return factory
     return tff.aggregators.as_weighted_aggregator(factory)
 
 

@@ -14,12 +14,21 @@ from tff_reg.settings import conflicts, needs, setting, wrong_when
 from tff_reg.training import process_settings
 
 # The kinds of aggregators that `aggregators.build_model_aggregator` builds.
-KINDS = ("mean", "robust", "dp", "compressed")
+KINDS = (
+    "mean",
+    "robust",
+    "dp",
+    "compressed",
+    "secure",
+    "median",
+    "trimmed_mean",
+    "krum",
+)
 # The least noise of `aggregator=dp` above 0; float32 would round smaller noise away.
 LEAST_NOISE = 1e-6
 
 _of_server = functools.partial(setting, group=process_settings.SERVER)
-_GUARDED = (needs("aggregator", "robust", "compressed"),)
+_GUARDED = (needs("aggregator", "robust", "compressed", "secure"),)
 _PRIVATE = (needs("aggregator", "dp"),)
 _COMPRESSED = (needs("aggregator", "compressed"),)
 
@@ -42,13 +51,30 @@ class AggregatorSettings:
     )
     aggregator_zeroing: Optional[bool] = _of_server(
         True,
-        help="robust, compressed: replace updates with far too large values by 0",
+        help="robust, compressed, secure: replace updates with far too large values by"
+        " 0",
         rules=_GUARDED,
     )
     aggregator_clipping: Optional[bool] = _of_server(
         True,
-        help="robust, compressed: clip updates at the 0.8 quantile of norms",
+        help="robust, compressed, secure: clip updates at the 0.8 quantile of norms",
         rules=_GUARDED,
+    )
+    malicious_share: Optional[float] = _of_server(
+        0.2,
+        help="trimmed_mean, krum: share of a round's clients that may be malicious:"
+        " trimmed_mean leaves out as many largest and as many smallest values of each"
+        " weight",
+        minimum=0,
+        below=0.5,
+        rules=(needs("aggregator", "trimmed_mean", "krum"),),
+    )
+    krum_selected: Optional[int] = _of_server(
+        1,
+        help="krum: number of updates with the least scores that are averaged; more"
+        " than 1 is Multi-Krum",
+        minimum=1,
+        rules=(needs("aggregator", "krum"),),
     )
     dp_noise_multiplier: Optional[float] = _of_server(
         1.0,

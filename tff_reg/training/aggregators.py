@@ -14,9 +14,11 @@ bounds of `robust` and `compressed` are those of the clients that trained:
     https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
 *   `compressed`: `robust`, large tensors quantised (Suresh et al., ICML 2017,
     http://proceedings.mlr.press/v70/suresh17a/suresh17a.pdf).
+*   `secure`: TFF's secure aggregator: `robust` by secure sums of integers.
+*   `median`, `trimmed_mean` and `krum` are this package's, see `robust_means`.
 
-A process takes any other TFF aggregator as its `model_aggregator`, too, for example
-`tff.learning.secure_aggregator()`. `declare` says what cannot be seen from outside.
+A process takes any other TFF aggregator as its `model_aggregator`, too. `declare` says
+what cannot be seen from outside.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import tensorflow as tf
 
 from tff_reg import settings
 from tff_reg.lazy import tff, tfp
-from tff_reg.training import aggregator_settings
+from tff_reg.training import aggregator_settings, robust_means
 
 _DEFAULTS = aggregator_settings.AggregatorSettings
 AggregationFactory = Union[
@@ -59,6 +61,12 @@ def adds_noise(
 def keeps_sums(factory: Optional[AggregationFactory]) -> bool:
     """Returns whether an aggregator is known to give exact sums."""
     return factory is None or getattr(factory, "keeps_sums", False)
+
+
+def takes_alike(factory: Any) -> bool:
+    """Returns whether an aggregator takes all clients alike, whatever they weigh."""
+    unweighted = tff.aggregators.UnweightedAggregationFactory
+    return isinstance(factory, unweighted) or getattr(factory, "takes_alike", False)
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -107,7 +115,7 @@ def build_model_aggregator(
     """Builds an aggregator by its name.
 
     Args:
-      kind: One of `mean`, `robust`, `dp` and `compressed`.
+      kind: One of `aggregator_settings.KINDS`.
       clients_per_round: Clients in a round, for `dp`.
       **options: The other attributes of `AggregatorSettings`; those of other kinds have
         no effect.
@@ -129,6 +137,9 @@ def build_model_aggregator(
         return PrivateMeanFactory(
             noise, clients_per_round, clip_norm=norm, adaptive=is_adaptive
         )
+    if kind in robust_means.KINDS:
+        allowed = chosen.malicious_share, chosen.krum_selected
+        return robust_means.RobustMeanFactory(kind, *allowed)
     mean, arguments = tff.aggregators.MeanFactory(), (kind, *bounds)
     if kind == "compressed":
         sizes = chosen.compressed_bits, chosen.compressed_threshold
@@ -137,8 +148,12 @@ def build_model_aggregator(
         )
         mean, arguments = tff.aggregators.MeanFactory(quantised), (*arguments, *sizes)
     bounded: Any = _bounded(mean, *bounds)
+    if kind == "secure":
+        zeroing, clipping = bounds
+        bounded = tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping)
     bounded.arguments = arguments
-    return declare(bounded, adds_noise=False, keeps_sums=not any(bounds))
+    keeps_sums = kind != "secure" and not any(bounds)
+    return declare(bounded, adds_noise=False, keeps_sums=keeps_sums)
 
 
 def _bounded(mean: Any, zeroing: bool, clipping: bool) -> AggregationFactory:

@@ -143,7 +143,7 @@ def build_regularized(
         debug_eager,
     )
     server_optimizer = server_optimizer_fn or tff.learning.optimizers.build_sgdm(1.0)
-    if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
+    if aggregators.takes_alike(model_aggregator):
         client_weighting = tff.learning.ClientWeighting.UNIFORM
     _check_server(training.methods, server_optimizer, client_weighting)
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
@@ -375,7 +375,7 @@ def build_from_settings(
     mean_examples: Optional[float] = None,
     client_preprocess_fn: Optional[Callable[..., Any]] = None,
     example_dtype: Optional[str] = None,
-    partial_work: bool = False,
+    told: tuple[str, ...] = (),
     **arguments: Any,
 ) -> Process:
     """Builds a process over whole-client data from the settings of a run.
@@ -389,7 +389,7 @@ def build_from_settings(
         `same_local_steps`; None assumes equally large clients.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
-      partial_work: As in `WholeClientData`.
+      told: As in `WholeClientData`.
       **arguments: Further keyword arguments of `build_regularized`.
 
     Returns:
@@ -405,13 +405,13 @@ def build_from_settings(
         local_epochs=settings.local_epochs,
         drop_remainder=settings.drop_remainder,
         local_steps=steps if are_alike else None,
-        partial_work=partial_work,
+        told=told,
         preprocess_fn=client_preprocess_fn,
         example_dtype=example_dtype,
     )
     population = local_training.Population(
         # Where clients do part of their work, K is each client's own number of steps.
-        *(settings.num_clients, mean_examples, None if partial_work else steps)
+        *(settings.num_clients, mean_examples, None if "work" in told else steps)
     )
     arguments = dict(arguments, client_data=client_data, population=population)
     return _build(name, model_fn, settings, hyperparameters, arguments)

@@ -78,8 +78,9 @@ class WholeClientData:
       shuffle: Whether each epoch has a new random order instead of the data's own.
       local_steps: If given, the number of steps of every client, in as many epochs as
         needed; `local_epochs` is then ignored.
-      partial_work: Whether elements have a `work`, a float64 scalar in 0 to 1: the
-        share of its steps that the client takes, rounded up.
+      told: The names of what elements say of a client beside the examples, float64
+        scalars: `work`, in 0 to 1, is the share of its steps that it takes, rounded up;
+        `factor` multiplies all that it uploads, as an attack.
     """
 
     batch_size: int
@@ -90,7 +91,7 @@ class WholeClientData:
     example_dtype: Optional[str] = None
     shuffle: bool = True
     local_steps: Optional[int] = None
-    partial_work: bool = False
+    told: tuple[str, ...] = ()
 
     def __post_init__(self):
         for name in ("batch_size", "local_epochs", "local_steps"):
@@ -112,7 +113,7 @@ class WholeClientData:
             x=tf.nest.map_structure(of_features, input_spec["x"]),
             y=tf.nest.map_structure(of_labels, input_spec["y"]),
             key=tf.TensorSpec([2], tf.int64),
-            **({"work": tf.TensorSpec([], tf.float64)} if self.partial_work else {}),
+            **{name: tf.TensorSpec([], tf.float64) for name in self.told},
         )
 
     def element(self, data: Any) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class WholeClientData:
         else:
             epochs = tf.constant(self.local_epochs, tf.float64)
             steps = epochs * tf.cast(steps_per_epoch, tf.float64)
-        if self.partial_work:
+        if "work" in self.told:
             steps = element["work"] * tf.cast(steps, tf.float64)
         if steps.dtype == tf.float64:  # Rounded up, but for rounding errors.
             steps = tf.cast(tf.math.ceil(steps - 1e-6), tf.int32)

@@ -55,6 +55,7 @@ class Progress(NamedTuple):
       uncorrected_sum: The sum of the gradients before any correction, one tensor per
         weight; empty if no method needs it.
       kept: Each method's state, by the method's name.
+      factor: float64, multiplies all that the client uploads; () for nothing.
     """
 
     optimizer: Any
@@ -68,6 +69,7 @@ class Progress(NamedTuple):
     gradient_sum: Sequence[Any]
     uncorrected_sum: Sequence[Any]
     kept: Mapping[str, Any]
+    factor: Any = ()
 
 
 class ClientOutput(NamedTuple):
@@ -134,6 +136,14 @@ class Finishing:
             for name in blamed_names([*self._by_name.values()])
         }
         is_finite = tf.reduce_all([is_finite, *map(tf.logical_not, blamed.values())])
+        uploads = _uploads(finished)
+        if isinstance(progress.factor, tf.Tensor):
+
+            def attacked(value: tf.Tensor) -> tf.Tensor:
+                return tf.cast(progress.factor, value.dtype) * value
+
+            both = update, uploads
+            update, uploads = tf.nest.map_structure(attacked, both)
         has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
         return ClientOutput(
             result=tff.learning.templates.ClientResult(
@@ -142,7 +152,7 @@ class Finishing:
             ),
             metrics=self._metrics(progress, is_finite, blamed),
             client=self._memory(visit, finished, has_trained),
-            uploads=_uploads(finished, has_trained),
+            uploads=numbers.zero_unless(has_trained, uploads),
             has_trained=tf.cast(has_trained, tf.int32),
             share=self._share(finished, has_trained),
         )
@@ -276,16 +286,11 @@ def blamed_names(methods: Sequence[method_lib.Method]) -> list[str]:
     ]
 
 
-def _uploads(
-    finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
-) -> dict[str, Any]:
-    """Returns all uploads by `<method>/<name>`; zeros if the client did not train."""
+def _uploads(finished: Mapping[str, method_lib.Finished]) -> dict[str, Any]:
+    """Returns all uploads by `<method>/<name>`."""
     uploads = {
         f"{name}/{each}": value
         for name, own in finished.items()
         for each, value in own.upload.items()
     }
-    return collections.OrderedDict(
-        (name, numbers.zero_unless(has_trained, uploads[name]))
-        for name in sorted(uploads)
-    )
+    return collections.OrderedDict(sorted(uploads.items()))

@@ -177,6 +177,8 @@ class LocalRound:
             size = tf.cast(form.num_examples(element), tf.float64)
             size /= tf.constant(population.mean_examples, tf.float64)
             progress = progress._replace(relative_size=size)
+        if "factor" in form.told:
+            progress = progress._replace(factor=element["factor"])
         epoch_steps, total_steps = form.num_steps(element)
         return progress._replace(
             epoch_steps=tf.maximum(epoch_steps, 1), total_steps=total_steps

@@ -268,7 +268,12 @@ class ProcessSettings(PopulationSettings):
         " that a client has (with drop_remainder, those of full batches)",
         choices=("num_examples", "uniform"),
         rules=(
-            conflicts("aggregator", "dp", why="takes the plain mean", then="uniform"),
+            conflicts(
+                "aggregator",
+                *("dp", "median", "trimmed_mean", "krum"),
+                why="takes clients alike",
+                then="uniform",
+            ),
         ),
     )
     server_optimizer: str = _of_server(

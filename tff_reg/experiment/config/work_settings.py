@@ -1,4 +1,4 @@
-"""Clients that drop out, do part of their work, or are late.
+"""Clients that drop out, do part of their work, are late or attack.
 
 This module needs no TensorFlow.
 """
@@ -108,9 +108,23 @@ class WorkSettings:
             ),
         ),
     )
+    attack_share: float = _of_rounds(
+        0.0,
+        help="share of all clients, drawn once, that multiply what they upload by"
+        " attack_factor; other clients' training is not changed",
+        minimum=0,
+        maximum=1,
+        rules=(conflicts("process", *catalogue.REFERENCES, why="averages no models"),),
+    )
+    attack_factor: Optional[float] = _of_rounds(
+        -1.0,
+        help="what attackers multiply their uploads by: -1 flips the signs, 10 scales",
+        rules=(needs("attack_share"),),
+    )
 
 
 def is_unequal(config: WorkSettings) -> bool:
-    """Whether a run's clients drop out, do part of their work or have speeds."""
+    """Whether clients drop out, attack, do part of their work or have speeds."""
     partial = config.dropout or config.straggler_epochs or config.client_speeds
+    partial = partial or config.attack_share
     return bool(partial or config.over_select > 1)

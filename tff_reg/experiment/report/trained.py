@@ -196,7 +196,8 @@ class TrainedRun:
             learning_rate_schedule="listed",
             client_learning_rates=(rate,),
             warmup_rounds=0,
-            straggler_epochs=(),  # Each does all of its work.
+            straggler_epochs=(),  # Each does all of its work, and is honest.
+            attack_share=0.0,
         )
         process, state, states = self._process(config, task)
 

@@ -87,8 +87,8 @@ class Rounds(callbacks_lib.Run):
         result may depend on its arguments only, since a resumed run does not call it
         for the rounds done. `config.json` has its name and that of
         `client_dataset_fn`: a run is not resumed with one of another name.
-      unequal_work: Who of a cohort drops out, does part of the work or is late; None if
-        all do all. Needs whole-client data.
+      unequal_work: Who of a cohort drops out, does part of the work, is late or
+        attacks; None if all do all. Needs whole-client data.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
         `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
@@ -385,8 +385,7 @@ class Rounds(callbacks_lib.Run):
         datasets = []
         for name in clients:
             key = keys.client_key(self.seed, round_num, name)
-            work = [there.work[name]] if there and there.work else []
-            datasets.append(make(name, key, *work))
+            datasets.append(make(name, key, **(there.told[name] if there else {})))
         if there and not there.clients:
             datasets = [*map(unequal_work.empty, datasets)]
         try:

@@ -328,7 +328,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         mean_examples=mean_examples,
         debug_eager=config.debug_eager,
         measures_drift=config.drift,
-        partial_work=bool(config.straggler_epochs),
+        told=unequal_work.told(config),
         **_form(task),
         **arguments,
     )

@@ -1,7 +1,7 @@
-r"""Clients that drop out, do part of their work, or are late: who counts in a round.
+r"""Clients that drop out, do part of their work, are late or attack in a round.
 
 All draws are a function of (seed, round, client), or of (seed, client) for a client's
-speed, so that compared methods have the same rounds.
+speed and for who attacks, so that compared methods have the same rounds.
 
 A client of tau_i steps takes tau_i / v_i + t_i simulated seconds, v_i its steps per
 second and t_i its transfer seconds. The round ends when all clients that did not drop
@@ -32,12 +32,12 @@ class Attendance(NamedTuple):
 
     Attributes:
       clients: The clients whose updates arrive in time, in the cohort's order.
-      work: By client: the share of its steps that it takes; empty without stragglers.
+      told: By client: what its data say of it, see `training.WholeClientData.told`.
       row: Columns of `metrics.csv`.
     """
 
     clients: list[str]
-    work: Mapping[str, float]
+    told: Mapping[str, Mapping[str, float]]
     row: Mapping[str, float]
 
 
@@ -56,6 +56,7 @@ class UnequalWork:
       deadline: Simulated seconds after which the round ends; None for none.
       enough: The round ends when so many clients have finished; None for all.
       num_drawn: The number of clients to draw for a round.
+      factors: By client: what multiplies all that it uploads; empty without attacks.
     """
 
     seed: int
@@ -68,10 +69,12 @@ class UnequalWork:
     speeds: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     deadline: Optional[float] = None
     enough: Optional[int] = None
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def attendance(self, cohort: Sequence[str], round_num: int) -> Attendance:
         """Returns who counts in a round of these clients."""
-        work, finished, late, dropped = {}, [], 0, 0
+        told: dict[str, dict[str, float]] = {name: {} for name in cohort}
+        finished, late, dropped = [], 0, 0
         for name in cohort:
             draws = keys.driver_generator("work", self.seed, round_num, name)
             drops, straggles, amount, order = draws.random(4).tolist()
@@ -79,7 +82,9 @@ class UnequalWork:
             if straggles < self.straggler_share:
                 share = self._epochs(amount) / self.local_epochs
             if self.straggler_epochs:
-                work[name] = share
+                told[name]["work"] = share
+            if self.factors:
+                told[name]["factor"] = self.factors[name]
             if drops < self.dropout:
                 dropped += 1
                 continue
@@ -96,16 +101,18 @@ class UnequalWork:
             "dropped": dropped,
             "late": late,
             "surplus": len(finished) - len(kept),
-            "partial": sum(work.get(name, 1) < 1 for name in chosen),
+            "partial": sum(told[name].get("work", 1) < 1 for name in chosen),
             "counted": len(kept),
         }
+        if self.factors:
+            row["attacking"] = sum(self.factors[name] != 1 for name in chosen)
         if self.speeds:
             is_waiting = late and len(kept) < (self.enough or len(cohort))
             last = self.deadline if is_waiting else max([0.0, *(s for s, *_ in kept)])
             row["seconds"] = last
         return Attendance(
             [name for name in cohort if name in chosen],
-            work,
+            told,
             {f"{PREFIX}/{name}": value for name, value in row.items()},
         )
 
@@ -147,7 +154,25 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
         speeds,
         config.deadline,
         config.clients_per_round if config.over_select > 1 else None,
+        attacks(config, client_ids) if config.attack_share else {},
     )
+
+
+def told(config: Any) -> tuple[str, ...]:
+    """Returns the names of what clients' data say of them in a run."""
+    asked = {"work": config.straggler_epochs, "factor": config.attack_share}
+    return tuple(name for name, value in asked.items() if value)
+
+
+def attacks(config: Any, client_ids: Sequence[str]) -> dict[str, float]:
+    """Returns the factor of each client's uploads: 1 but of those that attack."""
+
+    def draw(name: str) -> float:
+        return keys.driver_generator("attack", config.seed, name).random()
+
+    count = round(config.attack_share * len(client_ids))
+    attacking = sorted(client_ids, key=draw)[:count]
+    return {n: config.attack_factor if n in attacking else 1.0 for n in client_ids}
 
 
 def read_speeds(
