@@ -64,7 +64,7 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
 ):
     """As MAN's Table 2, and FedAlign's Table 1 with the best round's model."""
     (path, *_), columns = four_runs, ["trace", "h_n_code", "mflops"]
-    run = series.FinishedRun(str(path), "a")
+    run = series.GivenRun(str(path), "a")
 
     def left(**how):
         how = {"examples": 512, **how}

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Optional, Union
 from tff_reg import curves, files, tables
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.report import page, protocol as protocol_lib, quantities
-from tff_reg.experiment.report.finished_runs import ComparisonError, Run
+from tff_reg.experiment.report.finished_runs import ComparisonError, FinishedRun
 from tff_reg.experiment.report.quantities import span
 from tff_reg.experiment.report.table import (
     Groups,
@@ -115,7 +115,7 @@ def compare(asked: ToCompare) -> list[Row]:
 def tabulate(runs: Runs, layout: Layout = _PLAIN) -> Table:
     """Makes the table of `compare`, and writes nothing."""
     named = runs if isinstance(runs, Mapping) else {"": runs}
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[FinishedRun]] = {}
     for given, paths in named.items():
         for run in map(layout.read, paths):
             name = given or run.config.get("process") or run.path.name
@@ -158,7 +158,7 @@ def report_run(run_dir: files.PathLike, command: str) -> None:
     files.write_text(pathlib.Path(run_dir) / page.FILE, text)
 
 
-def _check_analysed_alike(runs: Sequence[Run], columns: Sequence[str]) -> None:
+def _check_analysed_alike(runs: Sequence[FinishedRun], columns: Sequence[str]) -> None:
     first, *others = runs
     how = quantities.how_measured(first, columns)
     for run in others:
@@ -169,7 +169,7 @@ def _check_analysed_alike(runs: Sequence[Run], columns: Sequence[str]) -> None:
             )
 
 
-def _check_alike(group: Sequence[Run]) -> None:
+def _check_alike(group: Sequence[FinishedRun]) -> None:
     first, *others = group
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
@@ -261,7 +261,7 @@ def _by_cost(table: Table, title: str) -> dict[str, bytes]:
 
 def _curves(
     groups: Groups,
-    place: Callable[[Run, int], float],
+    place: Callable[[FinishedRun, int], float],
 ) -> list[curves.Curve]:
     """Returns the curves of the groups that were evaluated."""
     found = []

@@ -47,7 +47,7 @@ class ComparisonError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run; its analyses are read when they are asked for.
 
     Attributes:
@@ -181,17 +181,17 @@ class Run:
     @property
     def ends_by_test_set(self) -> bool:
         """Whether test examples decide when it ends."""
-        return self.ends_itself and self.config.get("validation_share") is None
+        return self.ends_itself and metrics.tested(self.config) == metrics.TEST
 
 
-def counts(group: Sequence[Run]) -> dict[str, int]:
+def counts(group: Sequence[FinishedRun]) -> dict[str, int]:
     """Returns how often something went wrong in runs, by name."""
     of_clients = ("rejected_clients", "rounds_without_training")
     found = {n: sum(run.summary[n] for run in group) for n in of_clients}
     return {**found, "not_finite": sum(not r.summary["ends_finite"] for r in group)}
 
 
-def troubles(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+def troubles(groups: Mapping[str, Sequence[FinishedRun]]) -> Iterator[str]:
     """Yields notes on failed clients, idle rounds and diverged ends, by group."""
     for name, group in groups.items():
         grown = max(run.summary.get("loss_growth", 0) for run in group)
@@ -199,7 +199,7 @@ def troubles(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
             yield f"{name}: {text}."
 
 
-def warnings(runs: Sequence[Run]) -> Iterator[str]:
+def warnings(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Yields what tables say of runs that ended by the test set, and the remarks."""
     if any(run.ends_by_test_set for run in runs):
         yield (
@@ -215,7 +215,7 @@ def read(
     path: files.PathLike,
     wanted: Mapping[str, Any] = {},
     weights: str = WEIGHTS.default,
-) -> Run:
+) -> FinishedRun:
     """Reads a finished run."""
     try:
         directory = directory_lib.RunDirectory(path)
@@ -226,7 +226,7 @@ def read(
         raise ComparisonError(f"{path} has no finished run.")
     text = (directory.path / "metrics.csv").read_text("utf-8")
     table = metrics.MetricsTable.parse(text)
-    return Run(directory.path, directory.config or {}, summary, table, weights)
+    return FinishedRun(directory.path, directory.config or {}, summary, table, weights)
 
 
 def analysis_folder(path: files.PathLike, weights: str) -> pathlib.Path:

@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from tff_reg import curves, tables
 from tff_reg.data import digests
-from tff_reg.experiment.report.finished_runs import Run
+from tff_reg.experiment.report.finished_runs import FinishedRun
 from tff_reg.experiment.rounds import directory
 from tff_reg.lazy import matplotlib
 from tff_reg.methods import catalogue
@@ -45,7 +45,7 @@ dd span { display: inline-block; }
   h2 { break-after: avoid; } }
 """
 
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[str, Sequence[FinishedRun]]
 
 
 def page(title: str, parts: Iterable[str], groups: Groups, command: str) -> str:
@@ -159,10 +159,10 @@ def _origin(groups: Groups, command: str) -> str:
     """Returns the command, the data and the versions of runs as a list."""
     runs = [run for group in groups.values() for run in group]
 
-    def distinct(read: Callable[[Run], Optional[str]]) -> str:
+    def distinct(read: Callable[[FinishedRun], Optional[str]]) -> str:
         return "\n".join(dict.fromkeys(filter(None, map(read, runs))))
 
-    def joined(run: Run, *names: str) -> str:
+    def joined(run: FinishedRun, *names: str) -> str:
         return ", ".join(filter(None, map(run.config.get, names)))
 
     facts = {
@@ -190,7 +190,7 @@ def _lines(text: str) -> str:
     )
 
 
-def _clients(run: Run) -> str:
+def _clients(run: FinishedRun) -> str:
     """Describes the split of the data, and the sizes and classes of the clients."""
     words = [f"seed {run.summary['seed']}"]
     if run.config.get(digests.DEALT):

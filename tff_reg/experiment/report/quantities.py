@@ -13,7 +13,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment.report.finished_runs import WEIGHTS, ComparisonError, Run, read
+from tff_reg.experiment.report.finished_runs import (
+    WEIGHTS,
+    ComparisonError,
+    FinishedRun,
+    read,
+)
 from tff_reg.experiment.rounds import metrics, summary as summary_lib
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
@@ -83,7 +88,7 @@ class Quantity:
             place=place,
         )
 
-    def for_people(self, run: Run) -> Optional[float]:
+    def for_people(self, run: FinishedRun) -> Optional[float]:
         """Returns it from a run, in the units of tables for people."""
         found = self.read(run)
         return None if found is None else self.scale * found
@@ -118,7 +123,7 @@ def span(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _said(key: str) -> Callable[[Run], Optional[float]]:
+def _said(key: str) -> Callable[[FinishedRun], Optional[float]]:
     return lambda run: run.summary.get(key)
 
 
@@ -126,12 +131,12 @@ def _spent(what: str) -> Callable[..., Optional[float]]:
     return lambda run, at=None: run.spent(what).get(_rounds_to(run, at))
 
 
-def _rounds_to(run: Run, at: Optional[float] = None) -> Any:
+def _rounds_to(run: FinishedRun, at: Optional[float] = None) -> Any:
     return run.summary["rounds_to_target"].get(str(at))
 
 
 def _curvature(name: str, head: str, needs: str = OF_CLIENTS) -> Quantity:
-    def read(run: Run) -> Optional[float]:
+    def read(run: FinishedRun) -> Optional[float]:
         of_clients = needs == OF_CLIENTS
         return run.hessian(name, WEIGHTS.default if of_clients else run.weights)
 
@@ -139,7 +144,7 @@ def _curvature(name: str, head: str, needs: str = OF_CLIENTS) -> Quantity:
 
 
 def _cost(name: str, head: str, of: str, form: str) -> Quantity:
-    def read(run: Run) -> float:
+    def read(run: FinishedRun) -> float:
         return run.cost(of)
 
     return Quantity(name, head, read, form=form, spread="", needs=COST, note=_COST)
@@ -286,7 +291,7 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
                 raise SettingError("columns", name, f"runs of {process} have none.")
 
 
-def how_measured(run: Run, columns: Sequence[str]) -> dict[str, Any]:
+def how_measured(run: FinishedRun, columns: Sequence[str]) -> dict[str, Any]:
     """Returns the settings of the Hessians that columns need, by weights."""
     weights = {HESSIAN: run.weights, OF_CLIENTS: WEIGHTS.default}
     asked = {weights.get(of(name).needs) for name in columns}

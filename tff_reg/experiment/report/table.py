@@ -23,7 +23,7 @@ from tff_reg.experiment.report import (
     protocol as protocol_lib,
     quantities,
 )
-from tff_reg.experiment.report.finished_runs import ComparisonError, Run
+from tff_reg.experiment.report.finished_runs import ComparisonError, FinishedRun
 from tff_reg.experiment.report.quantities import Quantity, mean, span
 from tff_reg.experiment.rounds import metrics, progress
 from tff_reg.methods import catalogue
@@ -55,7 +55,7 @@ _OF_SUMMARY = tagged(RunConfig, SUMMARY)
 _ACCURACY, _SECONDS = quantities.TABLE["accuracy"], quantities.TABLE["seconds"]
 _EMA_AT, _ROUNDS = quantities.TABLE["ema@"], quantities.TABLE["rounds@"]
 
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[str, Sequence[FinishedRun]]
 Row = dict[str, Union[str, int, float, None]]
 
 
@@ -156,7 +156,7 @@ class Layout:
         values = {name: getattr(asked, name) for name in _OF_SUMMARY}
         return cls(**{name: each for name, each in values.items() if each}, **shown)
 
-    def read(self, path: Any) -> Run:
+    def read(self, path: Any) -> FinishedRun:
         """Reads a finished run, with the rounds and targets."""
         return finished_runs.read(path, self.wanted, self.weights)
 
@@ -353,7 +353,7 @@ class Table(Printed):
         return self.protocol.differences.keys() <= {"seeds"}
 
     @property
-    def _runs(self) -> list[Run]:
+    def _runs(self) -> list[FinishedRun]:
         return [*itertools.chain(*self.groups.values())]
 
     @functools.cached_property
@@ -365,7 +365,7 @@ class Table(Printed):
     def _rounds(self) -> str:
         return span([run.summary["rounds"] for run in self._runs])
 
-    def _too_few(self, group: Sequence[Run], target: Any) -> str:
+    def _too_few(self, group: Sequence[FinishedRun], target: Any) -> str:
         """Returns how long the shortest run without the target was, such as `25+`."""
         missed = [r for r in group if not r.summary["rounds_to_target"][str(target)]]
         known = [run.summary["rounds"] for run in missed if run.accuracies]
@@ -572,7 +572,7 @@ def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _rounds(run: Run) -> Any:
+def _rounds(run: FinishedRun) -> Any:
     """The rounds of a run; of how many, if its learning rates depend on that."""
     done, total = run.summary["rounds"], run.config.get("total_rounds")
     if run.ends_itself:

@@ -56,11 +56,13 @@ _ACCURACY_NAMES = (
 )
 
 Cell = Union[int, float, str]
+# What accuracies are of; or held-out training examples.
+TEST = "test"
 
 
 def tested(settings: Mapping[str, Any]) -> str:
     """Returns `test`, or `held-out` for training examples that nobody trains on."""
-    return "test" if settings.get("validation_share") is None else "held-out"
+    return TEST if settings.get("validation_share") is None else "held-out"
 
 
 def round_metrics(metrics: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Tables(series.Sheet):
         }
         return [*protocol.lines(columns, self.tuner.names if self.tuner else ()), ""]
 
-    def columns(self, row: str, column: str) -> Sequence[str]:
+    def quantities_of(self, row: str, column: str) -> Sequence[str]:
         return self.layout.columns if column in self.folders else ()
 
     def plan_rest(self, study: series.Study) -> Mapping[str, str]:
@@ -174,7 +174,7 @@ def finished(
     study = series.Study(Tables(layout))
     for name, paths in groups.items():
         for path in paths:
-            run = series.FinishedRun(path, f"{name}, {pathlib.Path(path).name}")
+            run = series.GivenRun(path, f"{name}, {pathlib.Path(path).name}")
             study.trials.append((name, "", run))
     return study
 

@@ -103,7 +103,7 @@ class PlannedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class FinishedRun:
+class GivenRun:
     """A finished run of anywhere, which nobody planned here."""
 
     directory: str
@@ -138,7 +138,7 @@ class Sheet:
         """Adds the runs that follow from results; returns why others cannot start."""
         return {}
 
-    def columns(self, row: str, column: str) -> Sequence[str]:
+    def quantities_of(self, row: str, column: str) -> Sequence[str]:
         """Returns the quantities of a cell, as of `--columns`."""
         raise NotImplementedError
 
@@ -279,13 +279,13 @@ class Study:
         needed: dict[str, tuple[Any, list[str]]] = {}
         for row, column, run in self.trials:
             if run.is_finished:
-                _, columns = needed.setdefault(run.directory, (run, []))
-                columns += self.sheet.columns(row, column)
+                _, names = needed.setdefault(run.directory, (run, []))
+                names += self.sheet.quantities_of(row, column)
         sheet = self.sheet
         found = [
             analysis
-            for run, columns in needed.values()
-            for analysis in analyses_of(run, columns, sheet.weights, sheet.hessian)
+            for run, names in needed.values()
+            for analysis in analyses_of(run, names, sheet.weights, sheet.hessian)
         ]
         return [*found, *sheet.pictured(self)]
 

@@ -267,7 +267,7 @@ class Paper(series.Sheet):
             texts.setdefault(protocol.of(rows).in_short(), []).append(column)
         return [f"{', '.join(names)}: {text}" for text, names in texts.items()]
 
-    def columns(self, row: str, column: str) -> Sequence[str]:
+    def quantities_of(self, row: str, column: str) -> Sequence[str]:
         asked = ["lambda_max"] if self.artifact.picture == "eigenvalues" else []
         for cell in self.artifact.cells:
             if (cell.row, cell.column) == (row, column):
@@ -378,7 +378,7 @@ class Paper(series.Sheet):
 
 
 def _of_runs(
-    runs: Mapping[str, Mapping[str, Sequence[finished_runs.Run]]],
+    runs: Mapping[str, Mapping[str, Sequence[finished_runs.FinishedRun]]],
 ) -> Iterator[str]:
     """Yields notes on what went otherwise in runs than the table's numbers show."""
     groups = _by_name(runs)
@@ -391,8 +391,8 @@ def _of_runs(
 
 
 def _by_name(
-    runs: Mapping[str, Mapping[str, Sequence[finished_runs.Run]]],
-) -> dict[str, Sequence[finished_runs.Run]]:
+    runs: Mapping[str, Mapping[str, Sequence[finished_runs.FinishedRun]]],
+) -> dict[str, Sequence[finished_runs.FinishedRun]]:
     return {f"{r}, {c}": own for c, rows in runs.items() for r, own in rows.items()}
 
 
@@ -400,7 +400,7 @@ def _number(
     cell: Cell,
     named: tuple[str, quantities.Quantity],
     published: Optional[str],
-    read: Sequence[Sequence[finished_runs.Run]],
+    read: Sequence[Sequence[finished_runs.FinishedRun]],
 ) -> Number:
     """Makes a number of a cell from the runs of each recipe."""
     (name, quantity), seeds = named, min(map(len, read))
