@@ -91,7 +91,7 @@ def _ours(config: Any) -> list[float]:
     with contextlib.redirect_stdout(io.StringIO()):
         runs.run(config)
     text = pathlib.Path(config.output_dir, "metrics.csv").read_text("utf-8")
-    return metrics.MetricsTable.parse(text).column(metrics.EVALUATION_ACCURACY)
+    return metrics.MetricsTable.parse(text).column("evaluation/accuracy")
 
 
 def _pytorchs(python: str, config: Any, folder: str) -> list[float]:

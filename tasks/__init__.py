@@ -32,6 +32,7 @@ from absl import logging
 from tff_reg import lazy, plugins
 from tff_reg.data import partitions
 from tff_reg.experiment.config import scale as scale_lib, task_settings
+from tff_reg.models import names as model_names
 from tff_reg.settings import settings_of
 from tff_reg.tasks import dealt, natural, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 task_lib = lazy.module("tff_reg.tasks.task")
 own_data = lazy.module("tff_reg.tasks.own_data")
+networks = lazy.module("tff_reg.tasks.networks")
 
 __all__ = [
     "DataError",
@@ -190,6 +192,8 @@ def build(
       TaskError: As in `read`; the other errors of `read` can occur, too.
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
+    if model_names.is_file(chosen.model):
+        own_model_fn = networks.of_file(chosen.model)
     examples = examples or read(task, **settings)
     return task_lib.build(defaults(task), examples, chosen, own_model_fn)
 
@@ -210,19 +214,22 @@ def _load(chosen: task_settings.TaskSettings) -> Examples:
             module.DEFAULTS, scale_lib.parse(chosen.scale or "1"), chosen.image_size
         )
     check_data(chosen.task, chosen.data_dir)
+    parameters = inspect.signature(module.load).parameters
+    if "is_raw" in parameters:
+        given["is_raw"] = chosen.model is None or model_names.is_file(chosen.model)
     is_natural = chosen.partition == natural.NAME
-    if is_natural and "clients" in inspect.signature(module.load).parameters:
+    if is_natural and "clients" in parameters:
         names = module.clients(**given)  # Only the clients that take part are read.
         drawn = partitions.drawn(len(names), chosen.num_clients, chosen.seed_of_split)
         given["clients"] = [names[client] for client in drawn]
     data = module.load(**given)
     expected = module.DEFAULTS.num_train_examples
-    if expected not in (None, len(data.y_train)):
+    if expected not in (None, data.num_train):
         logging.warning(
             "The whole data set %s has %d training examples; this copy has %d.",
             chosen.task,
             expected,
-            len(data.y_train),
+            data.num_train,
         )
     return data
 

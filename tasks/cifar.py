@@ -2,7 +2,7 @@
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html. Both the "python version" (pickles, read
-with `tff_reg.tasks.pickles`) and the "binary version" are read. Both have the order of
+with `tff_reg.data.pickles`) and the "binary version" are read. Both have the order of
 images of torchvision and of the FedMLB authors' split files.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, pickles
 from tff_reg.lazy import np
-from tff_reg.tasks import data_sets, pickles, reading, tfds_data
+from tff_reg.tasks import data_sets, reading, tfds_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _PIXELS = 3 * 32 * 32
@@ -120,7 +121,7 @@ def _read(
 
 
 def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
-    content = pickles.load(path)
+    content = _dict_in(path)
     planes, labels = content.get("data"), content.get(label_key)
     if (
         not isinstance(planes, np.ndarray)
@@ -137,8 +138,18 @@ def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     return planes, np.array(labels, dtype=np.int64)
 
 
+def _dict_in(path: str) -> dict[str, Any]:
+    try:
+        content = pickles.load(path)
+    except pickles.PickleError as error:
+        raise DataError(str(error)) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not the pickled dict that it should be.")
+    return content
+
+
 def _names_in_pickle(path: str, key: str) -> list[str]:
-    names = pickles.load(path).get(key)
+    names = _dict_in(path).get(key)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise DataError(f"{path} must hold a list of texts '{key}'.")
     return names

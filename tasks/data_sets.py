@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, rows
 from tff_reg.lazy import np
 from tff_reg.tasks.task_defaults import DataError
 
@@ -19,17 +19,19 @@ class Examples:
     Images are kept as stored; `normalize_fn` scales and normalises them.
     """
 
-    # uint8 [n, height, width, channels]; float32 if the user's images are
-    x_train: np.ndarray
-    # int32 [n]
-    y_train: np.ndarray
+    # uint8 [n, height, width, channels]; float32 if the user's images are; for the
+    # user's own model any array, or dict or tuple of arrays
+    x_train: Any
+    # int32 [n]; without class names other labels [n, ...], or a dict or tuple of such
+    y_train: Any
     # Like x_train: [m, height, width, channels]
-    x_test: np.ndarray
-    # int32 [m]
-    y_test: np.ndarray
-    # images -> float32 images; ignores its second argument, a key.
+    x_test: Any
+    # int32 [m], or like y_train
+    y_test: Any
+    # images -> float32 images; ignores its second argument, a key. Of examples that
+    # models take as they are a `dtypes.Cast`.
     normalize_fn: Callable
-    # A distinct name for each class, in the order of the labels.
+    # A distinct name for each class, in the order of the labels; none of other labels.
     class_names: tuple[str, ...]
     # int32 [n], each training example's domain; None without domains.
     domains: np.ndarray | None = None
@@ -40,6 +42,9 @@ class Examples:
     # int32 [n], such as each training image's lesion: examples with the same number are
     # not divided between training and held-out examples. None without such units.
     units: np.ndarray | None = None
+    # int [n], each training example's group, which partitions and splits divide in the
+    # place of classes. None for the classes.
+    stratify: np.ndarray | None = None
     # int32 [n], each training example's client, if the data come with clients.
     clients: np.ndarray | None = None
     # int32 [m], each test example's client; -1 for clients without training examples.
@@ -65,16 +70,28 @@ class Examples:
                         " differ."
                     )
 
+    @property
+    def num_train(self) -> int:
+        """The number of training examples."""
+        return rows.count(self.y_train)
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Int [n], what partitions divide; None if there are no classes or groups."""
+        if self.stratify is None and rows.are_classes(self.y_train):
+            return self.y_train
+        return self.stratify
+
     def strata(self) -> np.ndarray:
-        """Returns numbers of each training example's class and domain, int64 [n]."""
-        strata = self.y_train.astype(np.int64) * (len(self.domain_names) or 1)
+        """Returns numbers of each training example's group and domain, int64 [n]."""
+        groups = np.zeros(self.num_train, int) if self.groups is None else self.groups
+        strata = groups.astype(np.int64) * (len(self.domain_names) or 1)
         return strata if self.domains is None else strata + self.domains
 
     def train_part(self, positions: np.ndarray, **changes: Any) -> Examples:
         """Returns the data with some of the training examples, and other changes."""
-        part = self._part(
-            ("x_train", "y_train", "domains", "clients", "units"), positions
-        )
+        names = ("x_train", "y_train", "domains", "clients", "units", "stratify")
+        part = self._part(names, positions)
         return dataclasses.replace(self, **part, **changes)
 
     def test_part(self, positions: np.ndarray) -> dict[str, Any]:
@@ -84,18 +101,23 @@ class Examples:
 
     def _part(self, names: Sequence[str], positions: np.ndarray) -> dict[str, Any]:
         known = {name: getattr(self, name) for name in names}
-        return {n: each[positions] for n, each in known.items() if each is not None}
+        known = {name: each for name, each in known.items() if each is not None}
+        return {name: rows.take(each, positions) for name, each in known.items()}
 
     def as_test(self, positions: np.ndarray) -> dict[str, Any]:
         """Returns the fields of a test set of these training examples."""
         fields = {"x_test": self.x_train, "y_test": self.y_train}
         fields |= {"test_domains": self.domains, "test_clients": self.clients}
-        return {n: e if e is None else e[positions] for n, e in fields.items()}
+        return {
+            name: each if each is None else rows.take(each, positions)
+            for name, each in fields.items()
+        }
 
     @property
     def largest_pixel(self) -> float | None:
         """The largest value of uint8 images; None for float32 images of any range."""
-        return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
+        is_uint8 = getattr(self.x_train, "dtype", None) == np.uint8
+        return self.largest_of_uint8 if is_uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
         """Returns a normalisation by a given mean and deviation, not the data's own.
@@ -111,7 +133,7 @@ class Examples:
         Raises:
           DataError: If the lengths do not fit the number of channels.
         """
-        channels = self.x_train.shape[-1]
+        channels = np.shape(self.x_train)[-1]
         if len(mean) != len(std) or len(mean) not in (1, channels):
             raise DataError(
                 f"pixel_mean has {len(mean)} numbers and pixel_std {len(std)}; give "
@@ -162,7 +184,8 @@ def of_parts(
     Args:
       train: Images as in `Examples`, and labels, whole numbers [n].
       test: Test images and labels, in the same form.
-      class_names: One name for each class, in the order of the labels.
+      class_names: One name for each class, in the order of the labels; none for labels
+        that are no classes.
       *where: The source of the parts, for messages: one for both, or one for each.
       normalize_fn: None for the training images' own mean and deviation.
       **options: Other fields of `Examples`.
@@ -174,11 +197,14 @@ def of_parts(
       DataError: If there are no labels, or a label has no class.
     """
     names = tuple(map(str, class_names))
+    labels = [train[1], test[1]]
+    if names:
+        labels = [check_labels(y, len(names), w) for y, w in zip(labels, where * 2)]
     return Examples(
         x_train=train[0],
-        y_train=check_labels(train[1], len(names), where[0]),
+        y_train=labels[0],
         x_test=test[0],
-        y_test=check_labels(test[1], len(names), where[-1]),
+        y_test=labels[1],
         normalize_fn=normalize_fn or normalization_of(train[0]),
         is_normalized_by_own=normalize_fn is None,
         class_names=names,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 from tff_reg.data import keys, partitions
 from tff_reg.experiment.config import scale as scale_lib
@@ -29,7 +29,22 @@ class Dealt:
     data: Examples
     positions: list[np.ndarray]
     names: Optional[list[str]] = None
-    tests: Optional[tuple[np.ndarray, np.ndarray, list[np.ndarray]]] = None
+    tests: Optional[tuple[Any, Any, list[np.ndarray]]] = None
+
+    def for_model(self, model_fn: Any, whose: str) -> Dealt:
+        """Returns the examples and labels as the user's model takes them."""
+        data, tests = self.data, self.tests
+        train = model_fn.adapted(data.x_train, data.y_train, whose)
+        test = model_fn.adapted(data.x_test, data.y_test, f"{whose} (tests)")
+        if tests is not None:
+            of_tests = train if tests[1] is data.y_train else test
+            tests = (*of_tests, tests[2])
+        names = ("x_train", "y_train", "x_test", "y_test")
+        changes: dict[str, Any] = dict(zip(names, (*train, *test)))
+        if not model_fn.is_classifier:
+            changes["class_names"] = ()
+        data = dataclasses.replace(data, **changes)
+        return dataclasses.replace(self, data=data, tests=tests)
 
 
 def deal(data: Examples, settings: TaskSettings) -> Dealt:
@@ -61,9 +76,10 @@ def deal(data: Examples, settings: TaskSettings) -> Dealt:
         data = _with_tail(data, settings.imbalance_factor, seed, settings.scale)
     positions = partitions.partition(
         settings.partition,
-        data.y_train,
+        data.groups,
         settings.num_clients,
         seed=seed,
+        num_examples=data.num_train,
         concentration=settings.concentration,
         classes_per_client=settings.classes_per_client,
         domains=data.domains,
@@ -71,6 +87,11 @@ def deal(data: Examples, settings: TaskSettings) -> Dealt:
         num_owners=len(data.client_names) or None,
         split_file=settings.split_file,
     )
+    if settings.split_file and (held := partitions.held_out(settings.split_file)):
+        if settings.client_test_share is not None:
+            why = "leave it out: the clients of the split file have tests of their own."
+            raise SettingError("client_test_share", settings.client_test_share, why)
+        return Dealt(data, positions, tests=(data.x_train, data.y_train, held))
     if not is_natural:
         return Dealt(data, positions)
     names, tests = natural.named(data, settings)
@@ -83,7 +104,7 @@ def deal(data: Examples, settings: TaskSettings) -> Dealt:
 
 def _with_validation(data: Examples, share: float, seed: int) -> Examples:
     """Replaces the test examples by a share of the training examples."""
-    units = np.arange(len(data.y_train)) if data.units is None else data.units
+    units = np.arange(data.num_train) if data.units is None else data.units
     count = max(1, round(share * np.unique(units).size))
     key = int(keys.driver_generator("validation", seed).integers(2**63))
     if count == np.unique(units).size:
@@ -126,6 +147,8 @@ def _with_tail(data: Examples, factor: float, seed: int, scale: str | None) -> E
     CVPR 2019, Section 5.1, rounded down as in LDAM's code. n is the size of the largest
     class; a class that has fewer keeps all. A scaled-down class keeps at least one.
     """
+    if not data.class_names:
+        raise SettingError("imbalance_factor", factor, "the labels are no classes.")
     classes, sizes = np.unique(data.y_train, return_counts=True)
     exponents = -np.arange(classes.size) / max(1, classes.size - 1)
     # 1e-9: not one less for the rounding of the power.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import lazy, models
 from tff_reg.models import names
+from tff_reg.settings import SettingError
 
 adjusted = lazy.module("tff_reg.models.adjusted")
 keras_nets = lazy.module("tff_reg.models.keras_nets")
@@ -52,6 +54,21 @@ def model_fn(
         **patterns,
     )
     return adjusted.AdjustedModelFn(built, **more) if any(more.values()) else built
+
+
+def of_file(path: str) -> Any:
+    """Returns the `model_fn` of a file with a Keras model.
+
+    Raises:
+      SettingError: If the file cannot be read, or its model cannot be trained.
+    """
+    keras = importlib.import_module("keras")
+    try:
+        return models.from_keras(keras.models.load_model(path))
+    # Reading a file may raise anything, such as for the user's own layers.
+    except Exception as error:  # pylint: disable=broad-except
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise SettingError("model", path, why) from error
 
 
 def begun(model_fn: Any, settings: Mapping[str, Any]) -> Any:

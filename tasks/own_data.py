@@ -10,13 +10,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-import attrs
-
-from tff_reg import lazy, models
-from tff_reg.data import dtypes
+from tff_reg import lazy, models, scores
+from tff_reg.data import dtypes, rows
 from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import np, tf, tree
 from tff_reg.settings import SettingError
 
 arrays = lazy.module("tff_reg.tasks.arrays")
@@ -63,24 +61,19 @@ class OwnModel:
 
     def defaults(self, name: str) -> Any:
         """Returns a task's defaults, without a network."""
-        return dataclasses.replace(lazy.tasks.defaults(name), model=None, norm=None)
+        of_model = {"model": None, "norm": None, "score": self._model_fn.score}
+        return dataclasses.replace(lazy.tasks.defaults(name), **of_model)
 
     def build(self, task: str, **arguments: Any) -> Any:
         """Builds a task with the user's model; see `tff_reg.tasks.build`."""
-        own = self._model_fn
-        built = lazy.tasks.build(task, own_model_fn=own, **arguments)
-        _check_model(own, built.image_shape, built.num_classes, task)
-        if not built.vocabulary:
-            return built
-        cast = dtypes.Cast(own.plan.input_spec.dtype.name)
-        return attrs.evolve(built, augment_fn=cast, normalize_fn=cast)
+        return lazy.tasks.build(task, own_model_fn=self._model_fn, **arguments)
 
 
 class OwnData:
     """A single task: the user's arrays, with one of our networks or the user's model.
 
     Attributes:
-      x, y: All training examples.
+      x, y: All training examples, arrays or dicts or tuples of arrays.
       positions: Each client's positions; None if a partition is still to be drawn.
       held_out: Each client's positions of its own test examples, likewise.
       client_ids: The clients' names; None for `client_0000` and so on.
@@ -93,15 +86,19 @@ class OwnData:
         test_data: Any,
         model: Any,
         given: Mapping[str, Any],
+        stratify: Any = None,
     ):
         """Checks the data.
 
         Args:
           client_data: The training examples: (x, y), a dict of such pairs by client, or
             an `ArrayClientData`.
-          test_data: The test examples (x, y); None with a `validation_share`.
+          test_data: The test examples (x, y), or a dict of such pairs by client; None
+            with a `validation_share`.
           model: A Keras model, or None for the network that the settings name.
           given: The settings that the user gave, by name.
+          stratify: The group of each example [n], which partitions divide in the place
+            of classes.
 
         Raises:
           TypeError: If an argument is of another type.
@@ -111,30 +108,46 @@ class OwnData:
         for name in ("task", "recipe", "synthetic_data"):
             if name in given:
                 raise ValueError(f"Leave {name} out: client_data takes its place.")
-        self._examples = functools.partial(_examples, is_ours=model is None)
+        self._examples = functools.partial(examples, is_ours=model is None)
         self.positions: Optional[list[Any]] = None
         self.held_out: Optional[list[Any]] = None
         self.client_ids: Optional[list[str]] = None
+        self._tests: Optional[list[Any]] = None
         self._read_clients(client_data, given)
         self.test = self._read_test(test_data, given)
+        self.stratify = self._read_groups(stratify)
         self._model_fn = None
-        if model is not None:
-            self._model_fn = _model_fn(model, given, self.x.shape[1:])
-        labels = {"client_data": self.y}
-        if self.test is not None:
-            labels["test_data"] = self.test[1]
-        where = max(labels, key=lambda name: labels[name].max())
-        num_classes = 1 + int(labels[where].max())
-        if self._model_fn is None:
-            self._take_images(arrays.count_numbers(*labels.values()))
-        else:  # Which may have an output for a class 0 that has no examples.
-            _check_model(self._model_fn, self.x.shape[1:], num_classes, where)
-            if self.x.ndim != 4 and given.get("augmentation", "none") != "none":
+        labels = [self.y, *(() if self.test is None else [self.test[1]])]
+        if model is None:
+            self._take_images(arrays.count_numbers(*labels))
+        else:
+            self._model_fn = _model_fn(model, given, self.x)
+            self.x, _ = self._model_fn.adapted(self.x, self.y, "client_data")
+            if self.test is not None:
+                x, _ = self._model_fn.adapted(*self.test, "test_data")
+                self.test = (x, self.test[1])
+            is_image = getattr(self.x, "ndim", 0) == 4
+            if not is_image and given.get("augmentation", "none") != "none":
                 raise ValueError(
                     "Leave augmentation out: the examples are no images [n, height,"
                     " width, channels]."
                 )
-        self._class_names = tuple(map(str, range(num_classes)))
+        self._class_names: tuple[str, ...] = ()
+        if self._model_fn is None or self._model_fn.is_classifier:
+            # An output for a class 0 may have no examples.
+            largest = int(max(map(np.max, labels)))
+            self._class_names = tuple(map(str, range(1 + largest)))
+
+    def _read_groups(self, stratify: Any) -> Any:
+        if stratify is None:
+            return None
+        groups = np.asarray(stratify)
+        if self.positions is not None or groups.shape != (rows.count(self.y),):
+            raise ValueError(
+                f"stratify has the shape {groups.shape}; give the group of each example"
+                f" of client_data=(x, y), [{rows.count(self.y)}]."
+            )
+        return np.unique(groups, return_inverse=True)[1]
 
     def _read_clients(self, client_data: Any, given: Mapping[str, Any]) -> None:
         is_ready = hasattr(client_data, "client_examples")
@@ -156,14 +169,15 @@ class OwnData:
             self._examples(each, f"client_data[{name!r}]")
             for name, each in client_data.items()
         ]
-        kinds = {(x.shape[1:], x.dtype.name) for x, _ in parts}
+        kinds = {repr(rows.kinds(each)) for each in parts}
         if len(kinds) > 1:
             raise ValueError(
-                f"The clients of client_data have examples of several kinds: {kinds};"
-                " give all of them one shape and data type."
+                "The clients of client_data have examples or labels of several kinds:"
+                f" {' and '.join(sorted(kinds))}; give all of them one shape and data"
+                " type."
             )
-        ends = np.cumsum([len(y) for _, y in parts])
-        self.x, self.y = (np.concatenate(each) for each in zip(*parts))
+        ends = np.cumsum([rows.count(y) for _, y in parts])
+        self.x, self.y = map(rows.join, zip(*parts))
         self.positions = np.split(np.arange(ends[-1]), ends[:-1])
         self.client_ids = [str(name) for name in client_data]
 
@@ -177,15 +191,16 @@ class OwnData:
                 raise ValueError("Leave client_test_share out: client_data has tests.")
             tests, of_tests = clients.tests.arrays, 0
             if tests[1] is not y:  # They do not share the arrays.
-                x, y, of_tests = *map(np.concatenate, zip((x, y), tests)), len(y)
+                of_tests = rows.count(y)
+                x, y = map(rows.join, zip((x, y), tests))
             held = map(clients.tests.client_positions, names)
             parts += [own + of_tests for own in held]
         # Once each and in the clients' order; what clients share, they still share.
-        rows, first, inverse = np.unique(
+        used, first, inverse = np.unique(
             np.concatenate(parts), return_index=True, return_inverse=True
         )
         order = np.argsort(first)
-        x, y = (each[rows[order]] for each in (x, y))
+        x, y = (rows.take(each, used[order]) for each in (x, y))
         self.x, self.y = self._examples((x, y), "client_data")
         ends = np.cumsum([*map(len, parts)])
         parts = np.split(np.argsort(order)[inverse], ends[:-1])
@@ -206,14 +221,37 @@ class OwnData:
             raise ValueError(
                 "test_data and validation_share are both given; give one of them."
             )
-        test = self._examples(test_data, "test_data")
-        kinds = [(x.dtype.name, x.shape[1:]) for x in (self.x, test[0])]
+        if isinstance(test_data, Mapping):
+            test = self._read_tests_of_clients(test_data, given)
+        else:
+            test = self._examples(test_data, "test_data")
+        kinds = [rows.kinds(x) for x in (self.x, test[0])]
         if kinds[0] != kinds[1]:
             raise ValueError(
-                f"client_data has examples {kinds[0][0]} {kinds[0][1]} and test_data"
-                f" {kinds[1][0]} {kinds[1][1]}; give both one shape and data type."
+                f"client_data has examples {kinds[0]} and test_data {kinds[1]}; give"
+                " both one shape and data type."
             )
         return test
+
+    def _read_tests_of_clients(self, test_data: Mapping[Any, Any], given: Any) -> Any:
+        """Returns the test examples of all clients, and notes who has which."""
+        tests = {str(name): each for name, each in test_data.items()}
+        if self.client_ids is None or not {*tests} <= {*self.client_ids} or not tests:
+            raise ValueError(
+                "test_data is a dict: give client_data={client: (x, y)}, too, and tests"
+                " of some of these clients by the same names."
+            )
+        if self.held_out or given.get("client_test_share") is not None:
+            raise ValueError(
+                "The clients have tests already: leave out test_data={client: (x, y)},"
+                " client_test_share or the tests of client_data."
+            )
+        parts = [self._examples(e, f"test_data[{n!r}]") for n, e in tests.items()]
+        ends = np.cumsum([rows.count(y) for _, y in parts])
+        positions = np.split(np.arange(ends[-1]), ends[:-1])
+        own = dict(zip(tests, positions))
+        self._tests = [own.get(name, positions[0][:0]) for name in self.client_ids]
+        return tuple(map(rows.join, zip(*parts)))
 
     def _take_images(self, num_classes: int) -> None:
         """Checks that our networks can train on the examples."""
@@ -245,8 +283,9 @@ class OwnData:
             model=model,
             norm=norm,
             augmentation="none",
-            num_classes=len(self._class_names),
-            num_train_examples=len(self.y),
+            num_classes=len(self._class_names) or None,
+            num_train_examples=rows.count(self.y),
+            score=self._model_fn.score if self._model_fn else scores.DEFAULT,
             overrides=overrides,
         )
 
@@ -265,16 +304,19 @@ class OwnData:
           PartitionError: If the partition does not fit the data.
         """
         # If examples are held out, they replace these test examples.
-        x_test, y_test = self.test or (self.x[:1], self.y[:1])
-        normalize_fn = data_sets.normalization_of(self.x)
-        if self._model_fn is not None:
-            normalize_fn = dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
+        one = (rows.take(each, slice(1)) for each in (self.x, self.y))
+        x_test, y_test = self.test or one
+        own, names = self._model_fn, self._class_names
+        normalize_fn = own.cast if own else data_sets.normalization_of(self.x)
         data = data_sets.Examples(
-            self.x, self.y, x_test, y_test, normalize_fn, self._class_names
+            *(self.x, self.y, x_test, y_test, normalize_fn, names),
+            stratify=self.stratify,
         )
         if self.positions is None:
             return dealt.deal(data, TaskSettings(task=task, **settings))
         tests = self.held_out and (self.x, self.y, self.held_out)
+        if self._tests is not None:
+            tests = (data.x_test, data.y_test, self._tests)
         return dealt.Dealt(data, self.positions, self.client_ids, tests)
 
     def build(self, task: str, *, examples: Any = None, **settings: Any) -> Any:
@@ -286,8 +328,8 @@ class OwnData:
         return task_lib.build(self.defaults(task), examples, chosen, self._model_fn)
 
 
-def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
-    """Converts examples and labels to arrays for client data.
+def examples(given: Any, name: str, is_ours: bool = False) -> tuple[Any, Any]:
+    """Converts examples and labels to arrays, alone or in dicts and tuples.
 
     Raises:
       TypeError, ValueError: If that is impossible, or they do not suit our networks.
@@ -299,51 +341,68 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
             " pairs (x, y) by the client's name, such as"
             " {f'client_{i}': pair for i, pair in enumerate(pairs)}."
         )
-    if is_pair and isinstance(given[0], (Mapping, tuple)):
-        raise TypeError(
-            f"The examples of {name} are a {type(given[0]).__name__}; give one array. A"
-            " model of several inputs is trained by experiment.train."
-        )
     if not is_pair:
         raise TypeError(
             f"{name} is a {type(given).__name__}; give a pair (x, y) of arrays, the"
-            " examples and their class numbers."
+            " examples and their labels."
         )
     try:
-        x, y = (np.asarray(each) for each in given)
+        x, y = map(_arrays, given)
     except ValueError as error:
         raise ValueError(
-            f"The examples or the labels of {name} are arrays of several shapes; give"
-            " one array of each. A model of several inputs is trained by"
-            " experiment.train."
+            f"The examples or the labels of {name} are lists of several shapes; give"
+            " arrays."
         ) from error
-    if y.ndim == 2 and y.shape[1] == 1:  # As Keras's own data sets have them.
-        y = y[:, 0]
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        if y.dtype.kind in "fb" and y.ndim == 1 and np.array_equal(y, y.astype(int)):
-            y = y.astype(np.int32)
-        else:
-            raise ValueError(
-                f"The labels of {name} are {y.dtype} {y.shape}; give one class number"
-                " for each example, [n] from 0, such as y.argmax(axis=-1) of one-hot"
-                " labels."
-            )
-    if not x.ndim or len(x) != len(y) or not len(x):
+    if not rows.same_count(x, y):
+        shapes = (
+            ", ".join(str(a.shape) for a in tree.flatten(each)) for each in (x, y)
+        )
         raise ValueError(
-            f"{name} has x of shape {x.shape} and y of shape {y.shape}; give at least"
+            f"{name} has x of shape {' and y of shape '.join(shapes)}; give at least"
             " one example, and one label for each."
         )
-    if y.min() < 0 or y.max() > _LARGEST_LABEL:
-        wrong = y.min() if y.min() < 0 else y.max()
-        raise ValueError(f"{name} has the label {wrong}; number classes from 0.")
-    if is_ours and x.dtype.kind in "iu" and x.dtype != np.uint8:
+    y = tree.map_structure(lambda each: _labels(each, name), y)
+    if is_ours and not rows.are_classes(y):
         raise ValueError(
-            f"The images of {name} are {x.dtype}; give uint8, which is normalised, or"
-            " floats that are already."
+            f"The labels of {name} are no class numbers [n] from 0, such as"
+            " y.argmax(axis=-1) of one-hot labels: give them, or a Keras model that is"
+            " compiled with a loss of such labels."
         )
-    x = _features(x, name)
-    dtypes.check_finite(x, name)
-    return x, y.astype(np.int32)
+    for each in tree.flatten(x) if is_ours else ():
+        if each.dtype.kind in "iu" and each.dtype != np.uint8:
+            raise ValueError(
+                f"The images of {name} are {each.dtype}; give uint8, which is"
+                " normalised, or floats that are already."
+            )
+    return tree.map_structure(lambda each: _features(each, name), x), y
+
+
+def _arrays(given: Any) -> Any:
+    """Converts to arrays; a list or tuple of arrays stays one."""
+    if isinstance(given, Mapping):
+        return {name: np.asarray(each) for name, each in given.items()}
+    is_several = isinstance(given, (list, tuple)) and len(given) > 0
+    if is_several and all(getattr(each, "ndim", 0) for each in given):
+        return tuple(map(np.asarray, given))
+    return np.asarray(given)
+
+
+def _labels(y: Any, name: str) -> Any:
+    """Checks labels; a column of class numbers, as Keras's data sets have, is flat."""
+    if y.dtype.kind not in "biuf":
+        raise ValueError(f"The labels of {name} are {y.dtype}; give numbers.")
+    dtypes.check_finite(y, name, "labels")
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "biu":
+        y = y[:, 0]
+    if y.ndim == 1 and y.dtype.kind in "biu":
+        if y.min() < 0 or y.max() > _LARGEST_LABEL:
+            wrong = y.min() if y.min() < 0 else y.max()
+            raise ValueError(
+                f"{name} has the label {wrong}; number classes from 0, or give floats"
+                " that are no classes."
+            )
+        return y.astype(np.int32)
+    return y
 
 
 def _is_pair(value: Any) -> bool:
@@ -353,7 +412,7 @@ def _is_pair(value: Any) -> bool:
 
 def _features(x: Any, name: str) -> Any:
     """Converts examples to uint8 or float32."""
-    if x.dtype in (np.uint8, np.float32):
+    if x.dtype == np.uint8:
         return x
     if x.dtype.kind not in "biuf":
         raise ValueError(
@@ -365,46 +424,17 @@ def _features(x: Any, name: str) -> Any:
             " float32 does not hold exactly; scale them down."
         )
     with np.errstate(over="ignore"):  # Later refused as not finite.
-        return x.astype(np.float32)
+        x = x.astype(np.float32)
+    dtypes.check_finite(x, name)
+    return x
 
 
-def _model_fn(
-    model: Any, given: Mapping[str, Any], shape: Optional[Sequence[int]] = None
-) -> Any:
-    """Makes the `model_fn` of a Keras model for examples of a shape."""
+def _model_fn(model: Any, given: Mapping[str, Any], x: Any = None) -> Any:
+    """Makes the `model_fn` of a Keras model, which may not know what it takes."""
     for name in _OF_NETWORKS:
         if name in given:
             raise ValueError(f"Leave {name} out: the Keras model is trained as it is.")
     spec = None
-    if shape is not None and not getattr(model, "inputs", None):
-        spec = tf.TensorSpec([None, *shape])
+    if x is not None and not getattr(model, "inputs", None):
+        spec = tf.nest.map_structure(lambda a: tf.TensorSpec([None, *a.shape[1:]]), x)
     return models.from_keras(model, input_spec=spec)
-
-
-def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> None:
-    """Checks that a Keras model takes examples of a shape and has enough outputs."""
-    spec, plan = model_fn.plan.input_spec, model_fn.plan
-    name = plan.model.name
-    if not isinstance(spec, tf.TensorSpec):
-        raise ValueError(
-            f"The model {name!r} has several inputs, and {where} has one array of"
-            " examples; such a model is trained by experiment.train."
-        )
-    if not spec.shape[1:].is_compatible_with(shape):
-        raise ValueError(
-            f"The model {name!r} takes examples of shape {tuple(spec.shape[1:])}, and"
-            f" {where} has examples of shape {tuple(shape)}."
-        )
-    if plan.num_classes is None:
-        raise ValueError(
-            f"The model {name!r} is not compiled as a classifier of class numbers: give"
-            " it one output for each class (two for yes and no) and compile it with"
-            " sparse_categorical_crossentropy (without ignore_class, reduction and"
-            " loss_weights) or not at all. experiment.train trains other models."
-        )
-    if num_classes > plan.num_classes:
-        raise ValueError(
-            f"The model {name!r} has {plan.num_classes} outputs, and {where} has labels"
-            f" up to {num_classes - 1}; number the classes from 0, and give the model"
-            " one output for each."
-        )

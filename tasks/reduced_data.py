@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, rows
 from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
@@ -38,11 +38,17 @@ def subset(data: Examples, scale: scale_lib.Scale) -> Examples:
       have fewer than four examples, only the first classes appear.
     """
     num_domains = len(data.domain_names) or 1
-    num_train = scale("train_examples", len(data.y_train))
-    num_test = scale("test_examples", len(data.y_test))
-    num_classes = _num_classes(len(data.class_names), num_train, num_domains)
-    train = _chosen(data.strata(), data.y_train < num_classes, num_train)
-    test = _chosen(data.y_test, data.y_test < num_classes, num_test)
+    num_test = rows.count(data.y_test)
+    counts = scale("train_examples", data.num_train), scale("test_examples", num_test)
+    labels = [data.y_train, data.y_test]
+    if not data.class_names:  # As if of one class.
+        labels = [np.zeros(each, int) for each in (data.num_train, num_test)]
+    num_classes = _num_classes(len(data.class_names) or 1, counts[0], num_domains)
+    groups = (data.strata(), labels[1])
+    train, test = (
+        _chosen(of, y < num_classes, count)
+        for of, y, count in zip(groups, labels, counts)
+    )
     return data.train_part(train, **data.test_part(test))
 
 
@@ -57,15 +63,15 @@ def of_clients(
     The clients, of which there are fewer already, keep their own test examples (with
     `tiny` a share, of each at least one); others are added up to the scaled number.
     """
-    count = scale("test_examples", len(data.y_test))
+    count = scale("test_examples", rows.count(data.y_test))
     tests = [] if tests is None else tests
     if scale.fraction is None:
-        most = scale("train_examples", len(data.y_train)) // len(positions)
+        most = scale("train_examples", data.num_train) // len(positions)
         positions = [own[: max(1, most)] for own in positions]
         share = min(1, count / max(1, sum(map(len, tests))))
         tests = [own[: max(1, round(share * len(own)))] for own in tests]
     kept = np.concatenate([np.zeros(0, int), *tests])
-    rest = np.setdiff1d(np.arange(len(data.y_test)), kept)
+    rest = np.setdiff1d(np.arange(rows.count(data.y_test)), kept)
     more = np.linspace(0, rest.size - 1, max(0, count - kept.size)).astype(int)
     chosen = np.sort(np.concatenate([kept, rest[more]]))
     return dataclasses.replace(data, **data.test_part(chosen)), positions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
 import attrs
 import numpy as np
@@ -14,6 +14,7 @@ from tff_reg import models
 from tff_reg.data import (
     augmentation as augmentation_lib,
     client_data as client_data_lib,
+    dtypes,
     skews,
 )
 from tff_reg.experiment.config.task_settings import TaskSettings
@@ -21,7 +22,7 @@ from tff_reg.lazy import tff
 from tff_reg.tasks import networks
 from tff_reg.tasks.data_sets import Examples
 from tff_reg.tasks.dealt import Dealt
-from tff_reg.tasks.task_defaults import TaskDefaults
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 # The batch size in TFF's own view of a task; no setting changes it.
 _BASELINE_BATCH_SIZE = 64
@@ -38,12 +39,14 @@ class Task(tff.simulation.baselines.BaselineTask):
     Attributes:
       client_data: The training examples, by client.
       class_names: One name for each class, in the order of the labels.
-      image_shape: (height, width, channels).
+      image_shape: (height, width, channels), or the shape of another example; empty if
+        examples are dicts or tuples.
       augment_fn: (images, key int64 [2]) -> float32 images, for training.
       normalize_fn: images -> float32 images, for evaluation.
       partition: For each client, the positions of what it trains on, in the training
         examples.
-      train_labels: int32 [n], the right labels of all training examples.
+      train_labels: int32 [n], the right labels of all training examples; or those that
+        the loss of the user's model takes.
       domains: int32 [n], the domains of the same examples; None without domains.
       test_domains: int32 [m], the domains of the test examples, or None.
       domain_names: One name for each domain.
@@ -56,7 +59,7 @@ class Task(tff.simulation.baselines.BaselineTask):
     augment_fn: Callable
     normalize_fn: Callable
     partition: list
-    train_labels: np.ndarray
+    train_labels: Any
     domains: Optional[np.ndarray]
     test_domains: Optional[np.ndarray]
     domain_names: tuple
@@ -71,8 +74,8 @@ class Task(tff.simulation.baselines.BaselineTask):
         """Number of classes."""
         return len(self.class_names)
 
-    def test_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the test examples: images as stored, and int32 labels."""
+    def test_arrays(self) -> tuple[Any, Any]:
+        """Returns the test examples as stored, and their labels as `train_labels`."""
         return self._test_arrays
 
 
@@ -80,7 +83,7 @@ def build(
     defaults: TaskDefaults,
     dealt: Dealt,
     settings: TaskSettings,
-    own_model_fn: Optional[Callable] = None,
+    own_model_fn: Any = None,
 ) -> Task:
     """Makes a task from its examples; see `tff_reg.tasks.build` for the errors.
 
@@ -93,8 +96,19 @@ def build(
     Returns:
       The task.
     """
-    data, shape = dealt.data, dealt.data.x_train.shape[1:]
+    if own_model_fn is not None:
+        dealt = dealt.for_model(own_model_fn, f"the task {defaults.name}")
+    elif not dealt.data.class_names:
+        raise DataError(
+            f"The labels of the task {defaults.name} are no class numbers from 0, and"
+            " our networks are classifiers: give a Keras model that is compiled with a"
+            " loss of such labels (model=FILE.keras)."
+        )
+    data = dealt.data
+    shape = getattr(data.x_train, "shape", (0,))[1:]
     normalize_fn = data.normalize_fn
+    if own_model_fn is not None and isinstance(normalize_fn, dtypes.Cast):
+        normalize_fn = own_model_fn.cast
     if settings.pixel_mean or settings.pixel_std:
         normalize_fn = data.normalized_by(settings.pixel_mean, settings.pixel_std)
     if own_model_fn is None:
@@ -155,9 +169,7 @@ def _baseline_datasets(
 
     @tf.autograph.experimental.do_not_convert
     def normalize(batch):
-        return collections.OrderedDict(
-            x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
-        )
+        return collections.OrderedDict(x=normalize_fn(batch["x"]), y=batch["y"])
 
     def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)

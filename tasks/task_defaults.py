@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tff_reg import scores
 from tff_reg.models import names
 
 
@@ -100,6 +101,13 @@ class TaskDefaults:
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    # What models are judged by.
+    score: str = scores.DEFAULT
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the data are the user's own, for which no paper has settings."""
+        return self.num_train_examples is None and not self.source
 
     def override_values(self) -> dict[str, Any]:
         """Returns the task's values of the overridden settings, by field name."""

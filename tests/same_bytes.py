@@ -40,11 +40,11 @@ _PARTS = {
     ],
     "tables": [
         ["compare", "--processes=fedavg,man,central", *_SHORT, "--seeds=3"]
-        + [*_CLIENTS.split(), "--target_accuracies=0.2,0.3"]
-        + ["--columns=accuracy,best,clients_mean,finetuned_worst,rounds,params"],
+        + [*_CLIENTS.split(), "--targets=0.2,0.3"]
+        + ["--columns=score,best,clients_mean,finetuned_worst,rounds,params"],
         ["compare", "--processes=fedavg,fedprox", *_SHORT, "--seeds=2", "--drift"]
         + ["--settings=concentration=0.1,0.3;batch_size=8,16"]
-        + ["--columns=accuracy,trace,params"],
+        + ["--columns=score,trace,params"],
         ["compare", "--processes=fedavg,fedprox", *_SHORT, "--seeds=1"]
         + ["--grid=fedprox_strength=0.001,0.1;client_learning_rate=0.03,0.1"],
     ],

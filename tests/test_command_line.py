@@ -35,8 +35,8 @@ def test_only_given_flags_are_requested(tmp_path):
             "('batch_size', 3), ('overwrite', False), ('process', 'fedavg')",
         ),
         (
-            ["--accuracy_at_rounds=500, 1000", "--devices=GPU:0"],
-            "('accuracy_at_rounds', (500, 1000)), ('devices', ('GPU:0',))",
+            ["--score_at_rounds=500, 1000", "--devices=GPU:0"],
+            "('devices', ('GPU:0',)), ('score_at_rounds', (500, 1000))",
         ),
         (["--client_evaluation", "--seed=1"], "('client_evaluation', 0), ('seed', 1)"),
         (["--client_evaluation=5"], "('client_evaluation', 5)"),
@@ -51,7 +51,7 @@ def test_only_given_flags_are_requested(tmp_path):
 def test_a_config_becomes_the_flags_that_ask_for_it():
     asked = RunConfig(
         process="fedprox+man",
-        target_accuracies=(0.5, 0.25),
+        targets=(0.5, 0.25),
         overwrite=False,
         client_learning_rate=1e-5,
         hyperparameters={"man_strength": 0.2},
@@ -137,8 +137,8 @@ def test_names_of_other_libraries_lead_to_ours_or_to_a_reason():
         ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
         ("--seed=", "--seed=: it must be a whole number."),
         (
-            "--accuracy_at_rounds=5,x",
-            "--accuracy_at_rounds=5,x: it must be whole numbers joined by commas.",
+            "--score_at_rounds=5,x",
+            "--score_at_rounds=5,x: it must be whole numbers joined by commas.",
         ),
         ("--nooverwrite=3", "--nooverwrite=3 does not take an argument"),
         (

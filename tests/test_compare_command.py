@@ -26,8 +26,8 @@ TINY = [
     "--num_clients=4",
     "--model=cnn",
     "--fedprox_strength=0.1",
-    "--target_accuracies=0.1,0.99",
-    "--accuracy_at_rounds=1",
+    "--targets=0.1,0.99",
+    "--score_at_rounds=1",
 ]
 FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
@@ -229,7 +229,7 @@ def test_nothing_is_run_again_and_lost_tables_are_made_from_the_runs(
     assert no_tensorflow(COMPARE, *arguments).returncode == 0
     assert content(directory) == content(compared["directory"])
     # Nor for other columns.
-    again = no_tensorflow(COMPARE, *arguments, "--target_accuracies=0.05")
+    again = no_tensorflow(COMPARE, *arguments, "--targets=0.05")
     assert again.returncode == 0, again.stderr
     header = (directory / "table.csv").read_text().splitlines()[0]
     assert "rounds_to_0.05_mean" in header and "0.99" not in header
@@ -319,7 +319,7 @@ def test_refusals(arguments, words, tmp_path, no_tensorflow):
 
 def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflow):
     folders = [compared["directory"] / name for name in NAMES]
-    flags = ["--target_accuracies=0.1,0.99", "--accuracy_at_rounds=1"]
+    flags = ["--targets=0.1,0.99", "--score_at_rounds=1"]
     done = no_tensorflow(
         COMPARE,
         f"--run_dirs={','.join(map(str, folders))}",

@@ -45,7 +45,7 @@ def run() -> None:
     experiment.run(config, callbacks=EarlyStopping())  # wrong
     experiment.run(config, progres=None)  # wrong
     experiment.run("fedprox")  # wrong
-    experiment.compare(["runs/a"], "out", columns=("accuracy",))
+    experiment.compare(["runs/a"], "out", columns=("score",))
     experiment.compare(["runs/a"], "out", colums=("accuracy",))  # wrong
     print(config.resolved().total_rounds + 1)
     print(config.resolved().total_ronds)  # wrong

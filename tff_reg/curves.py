@@ -1,4 +1,4 @@
-"""Figures of accuracy by round: the curves of a run, or of several methods."""
+"""Figures of scores by round: the curves of a run, or of several methods."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_reg import files
+from tff_reg import files, scores
 from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_ticker
 
 INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS, ACCURACY = "Communication round", "Accuracy (%)"
+_ACCURACY = scores.Score()
 # Okabe and Ito's colours, distinguishable with every kind of colour vision, without the
 # yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
 _COLORS = (
@@ -34,13 +35,13 @@ Points = tuple[str, str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """The accuracy curve of one model or method.
+    """The curve of one model's or method's score.
 
     Attributes:
       name: Name in the figure.
       rounds: Round numbers, or other horizontal values, ascending; at least one.
-      mean: Accuracy (0 to 1) for each of `rounds`.
-      deviation: Half the width of the band (0 to 1) for each; empty for no band.
+      mean: The score for each of `rounds`; an accuracy is 0 to 1.
+      deviation: Half the width of the band for each; empty for no band.
     """
 
     name: str
@@ -59,19 +60,20 @@ def draw_curves(
     *,
     title: str = "",
     across: str = ROUNDS,
-    up: str = ACCURACY,
+    up: str = "",
+    score: scores.Score = _ACCURACY,
 ) -> mpl_figure.Figure:
     """Draws curves, at least one, with bands; `across` and `up` are the axes' labels.
 
-    The legend at the right has each curve's last value, the highest first.
+    The legend at the right has each curve's last value, the best `score` first.
     """
     axes = new_axes()
-    _draw(axes, curves, title, across, up)
+    _draw(axes, curves, title, across, up, score)
     axes.figure.subplots_adjust(
         left=0.085, right=0.75, top=0.91 if title else 0.97, bottom=0.1
     )
     handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(curves)), key=lambda i: -curves[i].mean[-1])
+    order = sorted(range(len(curves)), key=lambda i: -score.rank(curves[i].mean[-1]))
     legend = axes.legend(
         [handles[index] for index in order],
         [labels[index] for index in order],
@@ -90,14 +92,15 @@ def draw_panels(
     panels: Mapping[str, Sequence[Curve]],
     *,
     across: str = ROUNDS,
-    up: str = ACCURACY,
+    up: str = "",
+    score: scores.Score = _ACCURACY,
     has_points: bool = False,
     inches: Sequence[float] = (),
 ) -> mpl_figure.Figure:
     """Draws curves in one panel per name, two side by side.
 
-    `across` and `up` are the axes' labels; `has_points` marks every value; `inches` are
-    the width and height of the figure.
+    `across` and `up` are the axes' labels; `has_points` marks every value of the
+    `score`; `inches` are the width and height of the figure.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -105,7 +108,7 @@ def draw_panels(
     figure = new_figure(*(inches or size))
     for number, (name, drawn) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
-        _draw(axes, drawn, name, across, up, has_points)
+        _draw(axes, drawn, name, across, up, score, has_points)
         most = 40 * figure.get_figheight() / rows / len(drawn)
         axes.legend(fontsize=min(10, most), frameon=False, loc="lower right")
     figure.tight_layout()
@@ -118,12 +121,13 @@ def _draw(
     title: str,
     across: str,
     up: str,
+    score: scores.Score,
     has_points: bool = False,
 ) -> None:
     bounds: list[float] = []
     for index, curve in enumerate(curves):
-        mean = [100 * value for value in curve.mean]
-        bands = [100 * d for d in curve.deviation] or [0.0] * len(mean)
+        mean = [score.scale * value for value in curve.mean]
+        bands = [score.scale * d for d in curve.deviation] or [0.0] * len(mean)
         lower = [m - d for m, d in zip(mean, bands)]
         upper = [m + d for m, d in zip(mean, bands)]
         bounds += [*lower, *upper]
@@ -141,17 +145,18 @@ def _draw(
             linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
             linewidth=2.0,
             marker="o" if has_points else None,
-            label=f"{curve.name} {mean[-1]:.1f} %",
+            label=f"{curve.name} {score.text(curve.mean[-1], '.1f')}",
             zorder=3,
         )
         axes.plot(curve.rounds[-1], mean[-1], "o", color=color, markersize=6, zorder=4)
     first, final = (f(place for c in curves for place in c.rounds) for f in (min, max))
     margin = 0.02 * (final - first) or 0.5
     axes.set_xlim(first - margin, final + margin)
-    margin = max(0.04 * (max(bounds) - min(bounds)), 2.0)
-    axes.set_ylim(max(0.0, min(bounds) - margin), min(100.5, max(bounds) + margin))
+    if score.is_share:
+        margin = max(0.04 * (max(bounds) - min(bounds)), 2.0)
+        axes.set_ylim(max(0.0, min(bounds) - margin), min(100.5, max(bounds) + margin))
     tick(axes.xaxis, is_whole=across == ROUNDS, min_n_ticks=1)
-    style(axes, across, up, title)
+    style(axes, across, up or f"{score.name.capitalize()}{score.unit}", title)
 
 
 def write_points(

@@ -75,6 +75,7 @@ class SettingError(ValueError):
 
 # Names in other libraries, for hints: ours, or why there is none.
 _OTHER_NAMES = {
+    "accuracy": "score",
     "algorithm": "process",
     "alpha": "concentration",
     "clients": "num_clients",
@@ -200,6 +201,7 @@ class Setting:
       below: Exclusive upper bound; None for none.
       choices: The values to choose from; None for any value.
       placeholder: The word for its value in a help, such as DIR.
+      ending: The end of the names of files that may be given in place of a choice.
       rules: What other settings decide about it.
       tags: Labels by which the code selects it.
       alone: What a flag without a value stands for, and True; None for nothing.
@@ -220,6 +222,7 @@ class Setting:
     below: Optional[float] = None
     choices: Optional[Sequence[Any]] = None
     placeholder: str = ""
+    ending: str = ""
     rules: Sequence[Rule] = ()
     tags: Sequence[str] = ()
     alone: Optional[int] = None
@@ -315,7 +318,8 @@ class Setting:
         if not isinstance(item, types) or is_other_bool:
             given = f", not {item!r}" if isinstance(item, str) else ""
             return f"it must be {self.kind}{given}."
-        if self.choices is not None and item not in self.choices:
+        is_file = self.ending and str(item).endswith(self.ending)
+        if self.choices is not None and item not in self.choices and not is_file:
             listed = ", ".join(map(str, self.choices))
             near = near_names(item, self.choices)
             if self.is_tuple:

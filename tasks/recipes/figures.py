@@ -55,8 +55,8 @@ def _printed(recipe: recipes.Recipe) -> dict[str, str]:
 
 def _expanded(quantities: Sequence[str], recipe: recipes.Recipe) -> tuple[str, ...]:
     asked = {
-        "ema@*": recipe.settings.get("accuracy_at_rounds", ()),
-        "rounds@*": recipe.settings.get("target_accuracies", ()),
+        "ema@*": recipe.settings.get("score_at_rounds", ()),
+        "rounds@*": recipe.settings.get("targets", ()),
     }
     return tuple(
         name

@@ -24,8 +24,8 @@ Beside settings of a run a group may have `paper`, a name in `methods.papers`, a
 `like`, names of parts and rows, whose settings come first; `without`, the settings that
 it removes; `notes`, where it departs from the paper; `measure`, the meaning of the
 printed numbers; and `quantities`, their names among the columns of `bin/compare`. There
-`ema@*` and `rounds@*` stand for one for each of the run's `accuracy_at_rounds` and
-`target_accuracies`. `unknown` is printed for a number that is not known.
+`ema@*` and `rounds@*` stand for one for each of the run's `score_at_rounds` and
+`targets`. `unknown` is printed for a number that is not known.
 
 MAN's Table 3 is left out, because it counts operations by formulae.
 """

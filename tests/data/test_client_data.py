@@ -229,6 +229,27 @@ def test_images_are_not_copied_for_10_000_clients():
     assert used[10_000] - used[10] < 10_000 * 300
 
 
+def test_examples_and_labels_may_be_dicts_and_tuples_of_arrays():
+    x, y = _arrays()
+    labels = (y / 2).astype(np.float32)
+    data = ArrayClientData({"b": x, "a": x[:, :1]}, (labels, y), [[3, 1], [0]])
+    assert data.classes is None
+    found = data.client_examples("client_0000")
+    np.testing.assert_array_equal(found["x"]["a"], x[[3, 1], :1])
+    np.testing.assert_array_equal(found["y"][0], labels[[3, 1]])
+    (element,) = data.whole_client_dataset("client_0000", [1, 2])
+    np.testing.assert_array_equal(element["x"]["b"], x[[3, 1]])
+    (batch,) = data.batched_dataset("client_0001", [1, 2], 4)
+    assert batch["x"]["a"].dtype == tf.float32 and batch["y"][1].shape == (1,)
+    (single, _) = data.create_tf_dataset_for_client("client_0000")
+    assert single["y"][0] == labels[3]
+    assert len([*data.serializable_dataset_fn("client_0001")]) == 1
+    other = ArrayClientData({"b": x, "a": 1 - x[:, :1]}, (labels, y), [[3, 1], [0]])
+    assert data.digests != other.digests
+    held = ArrayClientData({"b": x}, labels, [[3, 1], [0, 2]]).hold_out(0.5, seed=0)
+    assert held.tests.client_sizes.tolist() == [1, 1]
+
+
 class TestRefusals:
     def test_raises_on_an_unknown_client_in_every_form(self):
         _, _, _, data = _data()
@@ -252,7 +273,9 @@ class TestRefusals:
         x, y = _arrays()
         for arguments, words in [
             ((x, y[:-1], [[0]]), "as many labels"),
-            ((x, y[:, None], [[0]]), "as many labels"),
+            (({"a": x, "b": x[:-1]}, y, [[0]]), "as many labels"),
+            (((x, x.astype(int)), y, [[0]]), "x has dtype int64"),
+            ((x, y.astype(str), [[0]]), "y has dtype <U"),
             ((x.astype(np.float64), y, [[0]]), "float64"),
             ((x, y, []), "no clients"),
             ((x, y, [[0], [1]], ["a"]), "one for each"),
@@ -274,13 +297,14 @@ class TestRefusals:
             (y + 2**32, [[0]], r"below 2\*\*31, but one is 4294967305"),
             (y.astype(np.uint64) - np.uint64(1), [[0]], r"below 2\*\*31"),
             (y - 1, [[0]], "one is -1"),
-            (y / 2, [[0]], "whole numbers"),
-            (y.astype(str), [[0]], "class numbers"),
         ]:
             with pytest.raises(partitions.PartitionError, match=words):
                 ArrayClientData(x, labels, partition)
             with pytest.raises(partitions.PartitionError, match=words):
                 partitions.class_counts(labels, partition)
+        for labels, words in [(y / 2, "whole numbers"), (y.astype(str), "class numb")]:
+            with pytest.raises(partitions.PartitionError, match=words):
+                partitions.class_counts(labels, [[0]])
         data = ArrayClientData(x, y, [[], np.array([29], np.uint8), (3, 1)])
         assert data.client_sizes.tolist() == [0, 1, 2]
         assert data.client_positions("client_0002").tolist() == [3, 1]

@@ -1,6 +1,7 @@
 """What single schemes promise, and what all of them refuse."""
 
 import pathlib
+import pickle
 from unittest import mock
 
 import numpy as np
@@ -160,6 +161,9 @@ class TestSplitFile:
             "  {0: {1, 3}, 1: (7,),}\n\n",
             '{"0": [3, 1], "1": [7]}',
             str({str(i): [1, 3] if i == 2 else [7] for i in (10, 2)}),
+            "{'b': [1, 3], 'a': [7]}",
+            "[[3, 1], [7]]",
+            '{"0": {"train": [1, 3], "test": [4]}, "1": {"train": [7], "test": []}}',
         ],
     )
     def test_reads_lists_sets_and_tuples_in_the_order_of_the_clients(
@@ -168,6 +172,27 @@ class TestSplitFile:
         dealt = self._read(tmp_path, text)
         assert [part.tolist() for part in dealt] == [[1, 3], [7]]
         assert all(part.dtype == np.int64 for part in dealt)
+
+    @pytest.mark.parametrize("form", ["npz", "pkl", "pickle"])
+    def test_reads_the_files_of_scripts(self, tmp_path, form):
+        path = tmp_path / f"split.{form}"
+        parts = {str(n): np.array([n, n + 20]) for n in range(12)}
+        if form == "npz":
+            np.savez(path, **parts)
+        else:
+            made = [*parts.values()] if form == "pkl" else parts
+            path.write_bytes(pickle.dumps(made, pickle.HIGHEST_PROTOCOL))
+        dealt = partitions.split_file(np.zeros(40, int), 12, split_file=path)
+        assert [part.tolist() for part in dealt] == [[n, n + 20] for n in range(12)]
+        assert partitions.count_in(path) == 12 and partitions.held_out(path) is None
+
+    def test_a_clients_tests_are_apart(self, tmp_path):
+        path = tmp_path / "split.json"
+        path.write_text('{"1": {"train": [1], "test": [4, 2]}, "0": [7]}')
+        dealt = partitions.split_file(np.zeros(9, int), 2, split_file=path)
+        assert [part.tolist() for part in dealt] == [[7], [1]]
+        held = partitions.held_out(path)
+        assert [part.tolist() for part in held] == [[], [2, 4]]
 
     @pytest.mark.skipif(
         not _OFFICIAL.exists(), reason="../shared/golden/splits is not there"
@@ -195,7 +220,10 @@ class TestSplitFile:
         [
             ("", "not a Python dict of lists"),
             ("{0: [1], [2]: [3]}", "not a Python dict of lists"),
-            ("{'a': [1], 'b': [2]}", "must hold one dict"),
+            ("{0: [1.5], 1: [2]}", "must hold one dict"),
+            ("{0: {'train': [1], 'val': [2]}, 1: [3]}", "must hold one dict"),
+            ("{0: {'train': [1], 'test': [1]}, 1: [3]}", "has the example 1 twice"),
+            ("[]", "must hold one dict"),
             ("{0: '12', 1: [2]}", "must hold one dict"),
             ("{0: [1], '0': [2]}", "must hold one dict"),
             ("{0: [1], 1: [2], 2: [3]}", "3 clients, but num_clients is 2"),

@@ -78,7 +78,7 @@ def test_exactly_the_share_of_labels_is_wrong_and_held_out_ones_are_right():
         (dict(hues=(9.0,), x=X[..., :1]), "hues=9.0: it needs uint8 images with three"),
         (dict(rotations=(90,), x=X[:, :7]), "rotations=90: it needs square images"),
         (dict(label_noise=(0.1,), parts=[PARTS[0]] * 2), "client_0001 shares examples"),
-        (dict(label_noise=(0.1,), num_classes=1), "noise=0.1: the data have one class"),
+        (dict(label_noise=(0.1,), num_classes=1), "noise=0.1: the data have no two cl"),
     ],
 )
 def test_raises_on_examples_that_cannot_be_skewed(given, words):

@@ -42,16 +42,15 @@ def table_of(accuracies, **columns):
       **columns: By their names in `metrics`, in small letters: what every round has
         there, or a list of what each has.
     """
-    usual = {"training_loss": 1.0, "training_accuracy": 0.5, "seconds": 1.0}
-    columns = {**usual, "evaluation_accuracy": list(accuracies), **columns}
+    usual = {"training_loss": 1.0, "training/accuracy": 0.5, "seconds": 1.0}
+    columns = {**usual, "evaluation/accuracy": list(accuracies), **columns}
     table = metrics.MetricsTable()
     for index in range(len(accuracies)):
         row = {metrics.ROUND: index + 1}
         for name, values in columns.items():
             value = values[index] if isinstance(values, list) else values
-            if value is not None:
-                column = getattr(metrics, name.upper(), f"training/{name}")
-                row[name if "/" in name else column] = value
+            column = getattr(metrics, name.upper(), f"training/{name}")
+            row[name if "/" in name else column] = value
         table.append(row)
     return table
 
@@ -76,7 +75,7 @@ def finish(planned, accuracies, *, all_clients=None, loss=1.0, **more):
       **more: What else its `config.json` has.
     """
     values = {**planned.config.dump(), "total_rounds": len(accuracies), **more}
-    columns = {"all_clients_accuracy": all_clients, "training_loss": loss}
+    columns = {"evaluation_all_clients/accuracy": all_clients, "training_loss": loss}
     write(planned.directory, values, table_of(accuracies, **columns))
 
 

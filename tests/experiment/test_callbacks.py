@@ -136,7 +136,7 @@ def test_early_stopping_counts_rounds_that_were_tested(run):
 def test_a_run_that_ends_at_its_target_goes_on_for_a_higher_one(run, tmp_path):
     def to(folder, *targets):
         settings = {**HELD_OUT, "target_measure": "raw", "stop_at_target": True}
-        settings["target_accuracies"] = targets
+        settings["targets"] = targets
         stopping = [EarlyStopping(at_target=True)]
         # After a stop in round 3 the evaluation goes on where it was.
         return run(folder, settings=settings, callbacks=stopping, evaluate=evaluate)

@@ -23,22 +23,22 @@ def test_rows_are_means_over_seeds_and_the_csv_has_them_at_full_precision(
     rows = experiment.compare(
         four_runs,
         tmp_path / "out",
-        accuracy_at_rounds=[1, 2],
-        target_accuracies=[0.22, 0.4],
+        score_at_rounds=[1, 2],
+        targets=[0.22, 0.4],
     )
     fedavg, fedprox = rows
     assert " ".join(fedavg) == (
         "process runs accuracy_mean accuracy_std best_accuracy_mean best_accuracy_std"
         " ema_accuracy_mean ema_accuracy_std all_clients_accuracy_mean"
         " all_clients_accuracy_std"
+        " ema_accuracy_at_1_mean ema_accuracy_at_1_std ema_accuracy_at_2_mean"
+        " ema_accuracy_at_2_std"
         " rounds_to_0.22_mean rounds_to_0.22_std"
         " megabytes_to_0.22_mean megabytes_to_0.22_std"
         " seconds_to_0.22_mean seconds_to_0.22_std"
         " rounds_to_0.4_mean rounds_to_0.4_std"
         " megabytes_to_0.4_mean megabytes_to_0.4_std"
         " seconds_to_0.4_mean seconds_to_0.4_std"
-        " ema_accuracy_at_1_mean ema_accuracy_at_1_std ema_accuracy_at_2_mean"
-        " ema_accuracy_at_2_std"
         " seconds_per_round rejected_clients rounds_without_training not_finite"
         " difference_seeds difference_mean difference_low difference_high"
         " difference_p difference_effect_size difference_p_holm"
@@ -82,9 +82,9 @@ def test_targets_are_reached_by_what_runs_or_the_caller_say(
 ):
     of_run, asked = ({}, measures) if is_asked else (measures, {})
     # Averages: 0.2, 0.24 and 0.276.
-    means = {"all_clients_accuracy": 0.7}
+    means = {"evaluation_all_clients/accuracy": 0.7}
     run = write_run(tmp_path / "a", [0.2, 0.6, 0.6], columns=means, **of_run)
-    (row,) = experiment.compare([run], tmp_path, target_accuracies=[0.25], **asked)
+    (row,) = experiment.compare([run], tmp_path, targets=[0.25], **asked)
     assert row["rounds_to_0.25_mean"] == round_num
     assert words in text_of(tmp_path)
 
@@ -94,12 +94,12 @@ def test_the_markdown_is_a_table_in_percent(four_runs, tmp_path):
         write_run(tmp_path / f"m{seed}", [0.9, accuracy], process="man", seed=seed)
         for seed, accuracy in enumerate([0.7, 0.72])
     ]
-    columns = ("accuracy", "best", "ema", "seconds")
+    columns = ("score", "best", "ema", "seconds")
     experiment.compare(
         [*four_runs, *man],
         tmp_path,
-        accuracy_at_rounds=[2],
-        target_accuracies=[0.22],
+        score_at_rounds=[2],
+        targets=[0.22],
         columns=columns,
     )
     head, _, fedavg, fedprox, man, *caption = lines_of(tmp_path)
@@ -142,7 +142,7 @@ def test_clients_have_columns_where_runs_measured_them(four_runs, tmp_path):
 
 def test_the_latex_has_the_same_cells_and_the_rest_as_comments(four_runs, tmp_path):
     named = {"mu_1 & 10%": four_runs[:2], "fedprox": four_runs[2:]}
-    experiment.compare(named, tmp_path, columns=("accuracy",))
+    experiment.compare(named, tmp_path, columns=("score",))
     lines = (tmp_path / "table.tex").read_text("utf-8").splitlines()
     tabular = [line for line in lines if not line.startswith("%")]
     # 0.4 and 0.6; 0.4 and 0.9.

@@ -35,7 +35,7 @@ def analyse(path, *, round_num=2, examples=512, clients=0, weights="", **values)
 
 
 def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
-    columns = ["trace", "accuracy", "mflops", "params", "seconds"]
+    columns = ["trace", "score", "mflops", "params", "seconds"]
     for number, run in enumerate(four_runs):
         with pytest.raises(comparison.ComparisonError, match="bin/analyze hessian"):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
@@ -170,8 +170,8 @@ def test_the_cost_to_a_target_is_that_of_the_rounds_to_it(tmp_path, drawn):
     ]
     for run in runs:
         analyse(run)
-    asked = {"target_accuracies": [0.6, 0.65], "target_measure": "raw"}
-    columns = ["accuracy", "rounds", "megabytes", "seconds", "multiply_adds"]
+    asked = {"targets": [0.6, 0.65], "target_measure": "raw"}
+    columns = ["score", "rounds", "megabytes", "seconds", "multiply_adds"]
     man, kd = experiment.compare(runs, tmp_path / "o", columns=columns, **asked)
     # Rounds 2 and 3: 3.5 MB each; 50 examples a client of 262.237 x 10^6.
     assert (man["rounds_to_0.6_mean"], man["megabytes_to_0.6_mean"]) == (2.5, 8.75)
@@ -190,7 +190,7 @@ def test_the_cost_to_a_target_is_that_of_the_rounds_to_it(tmp_path, drawn):
     assert (tmp_path / "o" / "curves_seconds.pdf").exists()
     experiment.compare(runs[:2], tmp_path / "o", columns=columns[:3], **asked)
     assert drawn[-1][0][0].rounds == [3.5, 7.0, 10.5]
-    with pytest.raises(ValueError, match="megabytes is that to an accuracy: give tar"):
+    with pytest.raises(ValueError, match="megabytes is that to a score: give tar"):
         experiment.compare(runs, tmp_path / "o", columns=["megabytes"])
 
 
@@ -219,7 +219,7 @@ def test_runs_that_end_early_are_compared_and_a_test_set_that_decides_is_told(
         runs = [tmp_path / "man0", tmp_path / "man1"]
         if name == "local":
             runs = [write_run(tmp_path / "l", [None, None], process="local")]
-        asked = dict(target_accuracies=[0.65], target_measure="raw")
+        asked = dict(targets=[0.65], target_measure="raw")
         experiment.compare(runs, tmp_path / "o", **asked)
         assert lines_of(tmp_path / "o")[2].split(" | ")[4] == cell
     # The same by a callback.
@@ -242,7 +242,7 @@ def test_runs_that_stop_at_other_targets_are_not_one_method(tmp_path):
             [0.5],
             seed=s,
             stop_at_target=True,
-            target_accuracies=[target],
+            targets=[target],
             target_measure="raw",
             target_model="server",
         )

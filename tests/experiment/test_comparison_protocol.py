@@ -10,7 +10,7 @@ from tff_reg.data import digests
 
 
 def table(tmp_path, *runs):
-    experiment.compare(runs, tmp_path / "out", target_accuracies=[0.2])
+    experiment.compare(runs, tmp_path / "out", targets=[0.2])
     return text_of(tmp_path / "out")
 
 
@@ -71,9 +71,7 @@ def test_what_a_number_does_not_show_stands_below_the_table(tmp_path):
     passed = "fedavg: the accuracy of 2 of 2 seeds reached 20 %, its moving average did"
     assert passed in words and "man: the accuracy" not in words
     runs = [tmp_path / f"{p}{s}" for p in ("fedavg", "fedprox") for s in (0, 1)]
-    experiment.compare(
-        runs, tmp_path / "out", target_accuracies=[0.2], target_measure="raw"
-    )
+    experiment.compare(runs, tmp_path / "out", targets=[0.2], target_measure="raw")
     assert "did not (--target_measure" not in text_of(tmp_path / "out")
 
 
@@ -211,12 +209,12 @@ REFUSALS = (
         (other_splits_with_a_partition_seed, {}, "differ in digest_of_split (0 and 1)"),
         (other_numbers_of_rounds, {}, "1 and 2 rounds"),
         (one_seed_twice, {}, "the same seed, 0"),
-        (a_run, {"accuracy_at_rounds": [0]}, "it must be"),
-        (a_run, {"target_accuracies": [48]}, "it must be"),
+        (a_run, {"score_at_rounds": [0]}, "it must be"),
+        (a_run, {"targets": [48]}, "it must be"),
         (a_run, {"target_measure": "median"}, "target_measure"),
         (
             a_run,
-            {"target_accuracies": [0.2], "target_model": "all_clients"},
+            {"targets": [0.2], "target_model": "all_clients"},
             "a was not made with average",
         ),
         (

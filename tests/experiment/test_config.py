@@ -25,6 +25,7 @@ def resolve_on_a_task_with(overrides, **requested):
         augmentation="none",
         image_size=None,
         num_train_examples=100,
+        is_own=False,
         num_domains=0,
         num_classes=None,
         kind="images",
@@ -174,7 +175,7 @@ def test_every_setting_is_one_field_with_a_help_under_a_heading():
 
 def test_a_config_comes_back_from_its_file():
     for requested in (
-        {"process": "fedalign+man", "man_strength": 1, "target_accuracies": (0.5,)},
+        {"process": "fedalign+man", "man_strength": 1, "targets": (0.5,)},
         {"scale": "tiny", "task": "pacs", "client_momentum": 0.0},
         {"runtime": "ray", "ray_address": "a:1", "aggregator": "robust"},
     ):

@@ -79,7 +79,7 @@ def table(folder, baseline=None, **percents):
         for p, of_seeds in percents.items()
         for s, each in enumerate(of_seeds)
     ]
-    columns = ("accuracy",)
+    columns = ("score",)
     return experiment.compare(runs, folder / "o", columns=columns, baseline=baseline)
 
 

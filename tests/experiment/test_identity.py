@@ -19,7 +19,7 @@ def test_machine_and_code_are_json():
 
 def test_settings_without_effect_make_no_other_experiment():
     first = {"batch_size": 4, "total_rounds": 2, "seed": 0, "code": []}
-    elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "accuracy_at_rounds": [1]}
+    elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "score_at_rounds": [1]}
     second = {**first, **elsewhere, "code": [{"tff_reg": "1"}]}
     assert identity.differences(first, second) == []
     other = {"total_rounds": 3, "seed": 1, "batch_size": 4, "unknown_to_first": 1}

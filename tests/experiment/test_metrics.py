@@ -11,7 +11,7 @@ def row(round_num, **others):
     return {
         metrics.ROUND: round_num,
         metrics.TRAINING_LOSS: np.float32(0.1),
-        metrics.TRAINING_ACCURACY: np.float32(0.5),
+        "training/accuracy": np.float32(0.5),
         metrics.SECONDS: 1.25,
         **others,
     }
@@ -19,7 +19,11 @@ def row(round_num, **others):
 
 def test_text_has_the_promised_columns_and_the_shortest_exact_numbers():
     table = metrics.MetricsTable()
-    table.append({**row(1), "training/term": np.float32(1 / 3)})
+    empty = {"evaluation/loss": None, "evaluation/accuracy": None}
+    seconds = {metrics.SECONDS: 1.25, "training/term": np.float32(1 / 3)}
+    table.append(
+        {n: v for n, v in row(1).items() if n not in seconds} | empty | seconds
+    )
     table.append({**row(2), "evaluation/loss": 0.1, "evaluation/accuracy": 2 / 3})
     assert table.text() == (
         "round_num,training/loss,training/accuracy,evaluation/loss,"

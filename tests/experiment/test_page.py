@@ -4,7 +4,7 @@ import html.parser
 import re
 
 from tests.experiment.compared import write_run
-from tff_reg import curves, experiment, tables
+from tff_reg import curves, experiment, scores, tables
 from tff_reg.experiment.report import comparison, page
 
 
@@ -76,8 +76,8 @@ def test_forty_methods_of_5000_rounds_are_less_than_a_megabyte():
     rounds = [*range(1, 5001)]
     shares = [0.5 + 0.4 * (n % 7) / 7 for n in rounds]
     drawn = [curves.Curve(f"m{n}", rounds, shares, shares) for n in range(40)]
-    assert 10_000 < len(page.curves_of(drawn, "")) < 1_000_000
-    assert page.curves_of([], "") == page.clients_of({}) == ""
+    assert 10_000 < len(page.curves_of(drawn, scores.Score())) < 1_000_000
+    assert page.curves_of([], scores.Score()) == page.clients_of({}) == ""
 
 
 def test_a_run_has_a_report(tmp_path):

@@ -9,10 +9,10 @@ from tff_reg.experiment.rounds import metrics, progress
 
 def row(evaluation=None, loss=0.5, all_clients=None):
     return {
-        metrics.ALL_CLIENTS_ACCURACY: all_clients,
+        "evaluation_all_clients/accuracy": all_clients,
         metrics.TRAINING_LOSS: loss,
-        metrics.TRAINING_ACCURACY: 0.25,
-        metrics.EVALUATION_ACCURACY: evaluation,
+        "training/accuracy": 0.25,
+        "evaluation/accuracy": evaluation,
         metrics.SECONDS: 1.5,
     }
 
@@ -34,13 +34,13 @@ def told(capsys, rows, tested="test"):
 
 def test_round_loss_accuracy_seconds_and_time_left_are_told(capsys):
     # Metrics that a process does not have are dashes.
-    nothing = {**row(loss=None), metrics.TRAINING_ACCURACY: None}
+    nothing = {**row(loss=None), "training/accuracy": None}
     (first, second, third, _), _ = told(capsys, [row(), row(evaluation=0.75), nothing])
     assert first.startswith(
         "round  1/10  loss 0.5000  accuracy 25.0 %  1.50 s a round  "
     )
     assert "test accuracy 75.0 %" in second and second.endswith(" left")
-    assert "loss -  accuracy -" in third
+    assert "loss -  1.50 s a round" in third
 
 
 def test_the_bar_keeps_the_last_test_accuracies(capsys, monkeypatch):

@@ -133,7 +133,7 @@ def test_refusals(tmp_path, arguments, words):
 def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
     finished.finish(plan(tmp_path)[2], [0.5] * 2)
     assert [run.is_finished for run in plan(tmp_path)] == [False, False, True, False]
-    wanted = plan(tmp_path, target_accuracies=(0.5,))[2]
+    wanted = plan(tmp_path, targets=(0.5,))[2]
     assert wanted.is_finished
     assert wanted.result()["rounds_to_target"] == {"0.5": 1}
     assert not any(run.is_finished for run in plan(tmp_path, overwrite=True))

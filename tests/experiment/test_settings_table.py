@@ -9,7 +9,7 @@ from tests import commands
 from tests.experiment import finished
 from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, keras_model
-from tff_reg import experiment, settings, tasks
+from tff_reg import experiment, scores, settings, tasks
 from tff_reg.commands import compare
 from tff_reg.experiment.report import comparison
 from tff_reg.experiment.series import comparing
@@ -63,8 +63,11 @@ def test_mean_ranks_by_hand():
     columns = [{"a": 0.5, "b": 0.7, "c": 0.5}, {"c": 0.9, "a": None, "b": 0.1}]
     # Places 2.5, 1, 2.5 and 3, 2, 1.
     expected = {"a": 2.75, "b": 1.5, "c": 1.75}
-    assert comparison.mean_ranks(columns) == expected
-    assert comparison.mean_ranks([*columns, {"a": 0.5}]) == {}
+    assert comparison.mean_ranks(columns, scores.Score()) == expected
+    assert comparison.mean_ranks([*columns, {"a": 0.5}], scores.Score()) == {}
+    errors = [{"a": 2.0, "b": 1.0, "c": None}]
+    ranks = comparison.mean_ranks(errors, scores.Score("mae", lower_is_better=True))
+    assert ranks == {"b": 1.0, "a": 2.0, "c": 3.0}
 
 
 def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):

@@ -267,7 +267,9 @@ def test_examples_of_training_can_be_held_out_and_ones_model_trained_on_a_task()
     assert on_task.summary["task"] == "digits"
     assert on_task.model.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 10)
     np.testing.assert_equal(model.get_weights(), before)
-    with pytest.raises(ValueError, match=r"takes examples of shape \(6,\), and digits"):
+    with pytest.raises(
+        ValueError, match=r"takes examples of shape \(6,\), and the task digits"
+    ):
         tff_reg.run(**given, model=keras_model(), task="digits")
 
 
@@ -329,7 +331,7 @@ def test_the_plot_is_a_figure_with_the_curves(own, tmp_path):
     assert {"test", "training,"} <= labels
     assert figure._repr_png_().startswith(b"\x89PNG")
     figure.savefig(tmp_path / "plot.pdf")
-    with pytest.raises(ValueError, match="no accuracy that could be drawn"):
+    with pytest.raises(ValueError, match="no score that could be drawn"):
         experiment.RunResult(None, None, None, [], {}, lambda: None).plot()
 
 

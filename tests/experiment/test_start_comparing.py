@@ -97,7 +97,7 @@ def test_rounds_to_a_target_have_the_measure_that_is_asked_for_now(tmp_path):
     target = (row["best_accuracy_mean"] + row["ema_accuracy_mean"]) / 2
     found = [
         tff_reg.compare(
-            "fedavg", **given, target_accuracies=(target,), target_measure=measure
+            "fedavg", **given, targets=(target,), target_measure=measure
         ).rows[0][f"rounds_to_{target}_mean"]
         for measure in ("average", "raw")
     ]
@@ -152,7 +152,7 @@ def test_a_grid_is_tried_on_held_out_examples(tmp_path):
     assert (tmp_path / "grid.csv").read_text().count("\n") == 3
     assert row["setting"].startswith("client_learning_rate=")
     assert row["settings_tried"] == 2 and row["accuracy_mean"] is not None
-    assert row["held_out_accuracy_mean"] >= row["held_out_accuracy_lowest"]
+    assert row["held_out_mean"] >= row["held_out_worst"]
     both = tff_reg.compare(  # A held-out share does not take the test data's place.
         ["fedavg", "fedprox"],
         **dict(given, max_gradient_norm=0.0, validation_share=0.2),

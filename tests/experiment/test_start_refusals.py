@@ -82,15 +82,26 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
             "client_data is a list of 2 pairs; give a dict of pairs",
         ),
         (
-            {"client_data": ({"a": X}, Y)},
-            TypeError,
-            "The examples of client_data are a dict; give one array",
+            {"client_data": ({"a": X}, Y), "test_data": ({"a": X}, Y)},
+            ValueError,
+            "takes one array, and client_data has a dict of a",
         ),
         (
-            {"client_data": ([X, X[:, :3]], Y)},
+            {"client_data": ([X, X[:, :3]], Y), "test_data": ([X, X[:, :3]], Y)},
             ValueError,
-            "arrays of several shapes; give one array of each. A model of several",
+            "takes one array, and client_data has 2 arrays",
         ),
+        (
+            {"client_data": ([[1, 2], [3]], [0, 1])},
+            ValueError,
+            "lists of several shapes; give arrays",
+        ),
+        (
+            {"client_data": (X, Y + 0.5), "test_data": (X, Y + 0.5)},
+            ValueError,
+            "takes class numbers, and client_data has labels float64 with fractions",
+        ),
+        ({"stratify": np.arange(9)}, ValueError, r"stratify has the shape \(9,\);"),
         (
             {
                 "model": "cnn",

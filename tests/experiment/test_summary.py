@@ -7,6 +7,7 @@ from tff_reg import experiment
 from tff_reg.experiment.rounds import summary
 
 NAN = math.nan
+ALL_CLIENTS = "evaluation_all_clients/accuracy"
 SETTINGS = {
     "process": "fedmlb",
     "task": "digits",
@@ -43,7 +44,7 @@ def test_the_moving_average_starts_at_the_first_value():
 
 def test_what_is_not_finite_was_measured_nevertheless():
     found = summary.summarize(
-        table_of([0.3, 0.9, NAN], all_clients_accuracy=[0.1, NAN, 0.2]), SETTINGS
+        table_of([0.3, 0.9, NAN], **{ALL_CLIENTS: [0.1, NAN, 0.2]}), SETTINGS
     )
     assert found["final_accuracy"] is None and found["ema_accuracy"] is None
     assert (found["best_accuracy"], found["best_round"]) == (0.9, 2)
@@ -77,6 +78,8 @@ def test_a_summary_is_the_results_of_the_columns():
         "final_accuracy": 0.3,
         "best_accuracy": 0.8,
         "best_round": 2,
+        "score": "accuracy",
+        "lower_is_better": False,
         "all_clients_accuracy": None,
         "best_all_clients_accuracy": None,
         "ema_all_clients_accuracy": None,
@@ -95,13 +98,13 @@ def test_a_summary_is_the_results_of_the_columns():
         "validation_share": None,
         "training_seconds": 15.5,
         "median_round_seconds": 2.75,
-        "accuracy_at_rounds": {},
+        "score_at_rounds": {},
         "rounds_to_target": {},
     }
 
 
 def test_the_mean_of_all_clients_has_accuracies_of_its_own():
-    table = table_of([0.1, None, 0.2, 0.3], all_clients_accuracy=[0.4, None, 0.9, 0.6])
+    table = table_of([0.1, None, 0.2, 0.3], **{ALL_CLIENTS: [0.4, None, 0.9, 0.6]})
     found = summary.summarize(table, SETTINGS)
     assert found["final_accuracy"] == 0.3
     assert found["all_clients_accuracy"] == 0.6
@@ -112,9 +115,9 @@ def test_the_mean_of_all_clients_has_accuracies_of_its_own():
 
 def test_accuracies_at_rounds_are_none_where_nothing_was_measured():
     found = summary.summarize(
-        table_of([0.2, None, 0.4]), {**SETTINGS, "accuracy_at_rounds": [3, 2, 9]}
+        table_of([0.2, None, 0.4]), {**SETTINGS, "score_at_rounds": [3, 2, 9]}
     )
-    at_rounds = found["accuracy_at_rounds"]
+    at_rounds = found["score_at_rounds"]
     assert list(at_rounds) == ["3", "2", "9"]
     assert at_rounds["3"]["accuracy"] == 0.4
     assert at_rounds["3"]["ema_accuracy"] == pytest.approx(0.22)
@@ -125,7 +128,7 @@ def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
     # The averages are 0.5, 0.54, 0.526, 0.5634.
     found = summary.summarize(
         table_of([0.5, 0.9, 0.4, 0.9]),
-        {**SETTINGS, "target_accuracies": [0.50, 0.54, 0.55, 0.6]},
+        {**SETTINGS, "targets": [0.50, 0.54, 0.55, 0.6]},
     )
     assert found["rounds_to_target"] == {"0.5": 1, "0.54": 2, "0.55": 4, "0.6": None}
 
@@ -143,15 +146,15 @@ def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
 def test_a_target_is_reached_by_what_is_asked_for(measure, model, rounds):
     wanted = {"target_measure": measure, "target_model": model}
     found = summary.summarize(
-        table_of([0.5, 0.6, None, 0.4], all_clients_accuracy=[0.4, 0.9, None, 0.95]),
-        {**SETTINGS, "target_accuracies": [0.5, 0.55, 0.8], **wanted},
+        table_of([0.5, 0.6, None, 0.4], **{ALL_CLIENTS: [0.4, 0.9, None, 0.95]}),
+        {**SETTINGS, "targets": [0.5, 0.55, 0.8], **wanted},
     )
     assert found["rounds_to_target"] == rounds
 
 
 def test_a_finished_runs_targets_can_be_asked_for_in_another_way(finished):
     run = experiment.RunDirectory(finished)
-    wanted = {**SETTINGS, "target_accuracies": [0.4], "target_measure": "raw"}
+    wanted = {**SETTINGS, "targets": [0.4], "target_measure": "raw"}
     assert summary.refresh(run, wanted)["rounds_to_target"] == {"0.4": 2}
     again = experiment.RunDirectory(finished)
     assert again.config["target_measure"] == "raw"
@@ -161,16 +164,16 @@ def test_a_finished_runs_targets_can_be_asked_for_in_another_way(finished):
 
 def test_what_is_wanted_of_a_run_is_found_then_written_and_makes_it_no_other(finished):
     run = experiment.RunDirectory(finished)
-    wanted = {**SETTINGS, "target_accuracies": [0.22], "accuracy_at_rounds": [2]}
+    wanted = {**SETTINGS, "targets": [0.22], "score_at_rounds": [2]}
     run.check(wanted)
     found = summary.of_finished_run(run, wanted)
     assert found["rounds_to_target"] == {"0.22": 2}
-    assert found["accuracy_at_rounds"]["2"]["accuracy"] == 0.4
+    assert found["score_at_rounds"]["2"]["accuracy"] == 0.4
     assert run.summary()["rounds_to_target"] == {}
     assert summary.refresh(run, wanted) == found
     again = experiment.RunDirectory(finished)
     assert again.summary() == found
-    assert again.config["target_accuracies"] == [0.22]
+    assert again.config["targets"] == [0.22]
     # The lock is free again.
     again.begin(again.config)
     again.close()

@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 
 from tests import commands
 from tests.experiment import finished
-from tff_reg import experiment, settings
+from tff_reg import experiment, scores, settings
 from tff_reg.commands import command_line, compare
 from tff_reg.experiment.rounds import summary
 from tff_reg.experiment.series import batch, plan as series, tuning
@@ -87,7 +87,7 @@ def test_a_grid_is_read_and_every_method_tries_what_it_has():
 def test_what_has_no_shared_model_has_no_accuracy_to_choose_by():
     common = experiment.RunConfig(task="digits")
     for name in ("local", "fedprox+fedper"):
-        words = f"grid: .*{name}.* has no held-out accuracy to choose by"
+        words = f"grid: .*{name}.* has no held-out score to choose by"
         with pytest.raises(settings.SettingError, match=words.replace("+", ".")):
             tuning.Tuning(
                 series.Study(),
@@ -135,16 +135,16 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     # The means are 0.55, 0.7 and 0.4.
     assert len(final) == 4 and chosen == {None, 0.01}
     fedavg, fedprox = finished.read_csv(tmp_path / "table.csv")
-    assert (fedavg["setting"], fedavg["held_out_accuracy_mean"]) == ("-", "")
+    assert (fedavg["setting"], fedavg["held_out_mean"]) == ("-", "")
     assert fedprox["setting"] == "fedprox_strength=0.01"
-    assert float(fedprox["held_out_accuracy_mean"]) == pytest.approx(0.7)
-    assert float(fedprox["held_out_accuracy_std"]) == pytest.approx(0.08**0.5)
-    assert float(fedprox["held_out_accuracy_lowest"]) == pytest.approx(0.4)
+    assert float(fedprox["held_out_mean"]) == pytest.approx(0.7)
+    assert float(fedprox["held_out_std"]) == pytest.approx(0.08**0.5)
+    assert float(fedprox["held_out_worst"]) == pytest.approx(0.4)
     text = (tmp_path / "table.md").read_text("utf-8")
     assert "70.00 ± 28.28 (40.00; 3 settings)" in text
     tried = finished.read_csv(tmp_path / "grid.csv")
     found = [
-        (row["fedprox_strength"], float(row["held_out_accuracy_mean"]), row["is_best"])
+        (row["fedprox_strength"], float(row["held_out_mean"]), row["is_best"])
         for row in tried
     ]
     assert found == [
@@ -162,9 +162,9 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
 
 def test_a_comparison_lists_its_own_files_and_takes_earlier_ones_away(tmp_path):
     for kind, more in (
-        ("grid", ["--grid=fedprox_strength=0.1,0.01", "--target_accuracies=0.2"]),
+        ("grid", ["--grid=fedprox_strength=0.1,0.01", "--targets=0.2"]),
         ("settings", ["--settings=batch_size=8,16"]),
-        ("targets", ["--target_accuracies=0.2"]),
+        ("targets", ["--targets=0.2"]),
         ("plain", []),
         ("run_dirs", [f"--run_dirs={tmp_path}/fedprox-seed0"]),
     ):
@@ -199,7 +199,7 @@ def test_a_dry_run_of_a_grid_has_its_final_runs_and_no_traced_round(tmp_path):
         "--processes=fedavg,fedprox",
         "--grid=fedprox_strength=0.1,0.01",
         *("--seeds=0,1", "--total_rounds=10", f"--output_dir={tmp_path}"),
-        *("--target_accuracies=0.5", "--stop_at_target", "--patience=1", "--dry_run"),
+        *("--targets=0.5", "--stop_at_target", "--patience=1", "--dry_run"),
         executor=TellingTime(),
     )
     assert done.returncode == 0, done.stderr
@@ -325,12 +325,12 @@ def tried(process, accuracy, best=False, runs=1, **settings):
 def test_a_panel_for_each_method_a_line_or_a_heat_map():
     names = ["a", "b", "c"]
     nothing = [tried("man", 0.5, a=1), tried("kd", None, a=2)]
-    assert tuning.draw(nothing, names) is None
+    assert tuning.draw(nothing, names, scores.Score()) is None
     line = [tried("man", 0.9, a=0.1), tried("man", 0.8, a=0.01, best=True)]
     both = [tried("man+kd", a + b / 4, a=a, b=b) for a in (0, 0.5) for b in (1, 2)]
-    figure = tuning.draw([*line, *both], names)
+    figure = tuning.draw([*line, *both], names, scores.Score())
     of_fewer_seeds = tried("man", 0.95, runs=0, a=7)
-    (axes,) = tuning.draw([*line, of_fewer_seeds], names).axes
+    (axes,) = tuning.draw([*line, of_fewer_seeds], names, scores.Score()).axes
     assert len(axes.get_xticklabels()) == 2
     first, second, _ = figure.axes  # And the scale of the colours.
     means, ring = [each for each in first.lines if each.get_marker() == "o"]
@@ -348,7 +348,7 @@ def test_a_panel_for_each_method_a_line_or_a_heat_map():
         for b in (1, 3)
         for c in (1, 2)
     ]
-    panels = tuning.draw(three, names).axes
+    panels = tuning.draw(three, names, scores.Score()).axes
     assert [each.get_xlabel() for each in panels] == names
     for axes, best in zip(panels, ([60, 70], [50, 70], [60, 70])):
         np.testing.assert_allclose(axes.lines[0].get_ydata(orig=False), best)

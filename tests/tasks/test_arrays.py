@@ -66,7 +66,7 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ),
         ({"x_train": np.zeros((12, 5), np.uint8)}, r"is uint8 \(12, 5\)"),
         ({"x_test": np.zeros((4, 6, 6, 3), np.uint8)}, "must be alike"),
-        ({"y_train": np.arange(11)}, "12 and 4 images and 11 and 4 labels"),
+        ({"y_train": np.arange(11)}, "has 12 images and 11 labels"),
         ({"y_train": np.arange(12) / 2}, "dtype float64"),
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
         (

@@ -19,8 +19,8 @@ from tff_reg.tasks import recipes
 # What changes nothing in the computation of a round of so few clients.
 _NOT_COMPUTED = {
     "output_dir",
-    "accuracy_at_rounds",
-    "target_accuracies",
+    "score_at_rounds",
+    "targets",
     "target_measure",
     "target_model",
     "keep_best",

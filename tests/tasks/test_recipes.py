@@ -100,7 +100,7 @@ def test_settings_of_some_cells_by_hand():
     large = recipes.settings("fedmlb/table10/feddyn+fedmlb-500-clients-tiny-imagenet")
     assert large["num_clients"] == 500 and large["clients_per_round"] == 10
     assert large["batch_size"] == 20 and large["concentration"] == 0.6
-    assert large["target_accuracies"] == (0.26, 0.32)
+    assert large["targets"] == (0.26, 0.32)
     assert recipes.settings("fedmlb/table3/fedmlb-k200")["local_epochs"] == 20
     assert recipes.settings("fedmlb/table6/paths-135")["fedmlb_paths"] == (1, 3, 5)
     cell = recipes.settings("fedmlb/table7/lambda12-lambda20")
@@ -169,8 +169,8 @@ def test_three_recipes_are_as_their_papers_and_codes_say_in_every_setting():
             batch_size=20,
             partition="dirichlet_sequential",
             concentration=0.3,
-            accuracy_at_rounds=(500, 1000),
-            target_accuracies=(0.26, 0.32),
+            score_at_rounds=(500, 1000),
+            targets=(0.26, 0.32),
         ),
         "man/table1/feddyn+man-tiny-imagenet-delta0.6": dict(
             of_hundred,
@@ -192,7 +192,7 @@ def test_three_recipes_are_as_their_papers_and_codes_say_in_every_setting():
             partition="dirichlet_balanced",
             concentration=0.6,
             averages_all_clients=True,
-            target_accuracies=(0.28,),
+            targets=(0.28,),
             target_measure="raw",
             target_model="all_clients",
         ),

@@ -97,7 +97,7 @@ _Cells = Mapping[tuple[str, str], Sequence[str]]
 def _series(path: str, curve: str) -> dict[int, float]:
     """Returns a run's curve: accuracies from 0 to 1 by round."""
     run = finished_runs.read(path)
-    values = run.all_clients if curve == "all_clients" else run.accuracies
+    values = run.all_clients if curve == "all_clients" else run.tested
     if curve != "ema":
         return dict(values)
     return dict(zip(values, summary_lib.moving_average(list(values.values()))))

@@ -73,10 +73,10 @@ runs are named, and the table has the others. In DIR:
   table.csv, .md, .tex       one row per method: means and sample standard deviations
                              (n - 1) over the seeds, differences to --baseline with
                              95 % intervals and p values; in .md and .tex in percent
-  curves.png, .pdf, .csv     test accuracy by round, with bands of one deviation
-  compute.png, .pdf          test accuracy by multiply-adds, with the column mflops
+  curves.png, .pdf, .csv     test score by round, with bands of one deviation
+  compute.png, .pdf          test score by multiply-adds, with the column mflops
   report.html                all of it in one file, to hand on
-  grid.csv, sensitivity.*    with --grid: held-out accuracy of all settings
+  grid.csv, sensitivity.*    with --grid: held-out score of all settings
   SETTING/                   with --settings: the runs and the files above, by setting;
                              the table in DIR has one column per setting, its figure
                              one panel

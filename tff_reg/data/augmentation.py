@@ -86,7 +86,8 @@ def compose(*functions: AugmentFn) -> AugmentFn:
     """
 
     def composed(images, key):
-        images = tf.cast(images, tf.float32)
+        # The user's model may take several arrays.
+        images = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), images)
         for position, function in enumerate(functions):
             applied = dtypes.converted(function)
             images = applied(images, keys.fold_in(key, position))

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.data import digests, elements, keys, partitions
+from tff_reg.data import digests, elements, keys, partitions, rows
 from tff_reg.lazy import tff
 from tff_reg.settings import SettingError
 
@@ -59,12 +59,13 @@ class Recipe:
     @functools.cached_property
     def name(self) -> tuple:
         """Names the examples; arrays that were changed in place have another name."""
-        arrays = [each.reshape(-1).view(np.uint8) for each in self.examples().values()]
+        arrays = tf.nest.flatten(self.examples())
+        arrays = [each.reshape(-1).view(np.uint8) for each in arrays]
         return (*self.whose, *map(zlib.crc32, arrays))
 
 
 class ArrayClientData(tff.simulation.datasets.ClientData):
-    """Clients whose examples are rows of two shared arrays.
+    """Clients whose examples are rows of shared arrays.
 
     The arrays are never copied or converted (uint8 images stay uint8). Beside them the
     object holds one int64 per example and the clients' names, so 10,000 clients need
@@ -106,8 +107,9 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """Initialises client data with the rows of `x` and `y`.
 
         Args:
-          x: uint8 or float32 [N, ...].
-          y: [N] class numbers from 0; kept as int32.
+          x: uint8 or float32 [N, ...], or a dict or tuple of such arrays.
+          y: [N] class numbers from 0, kept as int32; or other labels, float32 or int32
+            [N, ...], or a dict or tuple of such arrays.
           partition: For each client an array of positions in 0 .. N - 1, which may be
             empty; clients may share positions.
           client_ids: A distinct name for each client; None takes `client_0000` and so
@@ -115,23 +117,32 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         Raises:
           ClientDataError: If shapes, dtypes or names do not fit.
-          PartitionError: If a label is no class number, or a position has no example.
+          PartitionError: If a class number is too large, or a position has no example.
         """
         super().__init__()
         if not len(partition):
             raise ClientDataError(
                 "The partition has no clients; pass at least one array of positions."
             )
-        if x.dtype not in (np.uint8, np.float32):
+        for each in tf.nest.flatten(x):
+            if each.dtype not in (np.uint8, np.float32):
+                raise ClientDataError(
+                    f"x has dtype {each.dtype}; convert it to uint8 or float32."
+                )
+        for each in tf.nest.flatten(y):
+            if each.dtype.kind not in "biuf":
+                raise ClientDataError(
+                    f"y has dtype {each.dtype}; convert it to numbers."
+                )
+        if not rows.same_count(x, y):
+            shapes = [str(each.shape) for each in tf.nest.flatten([x, y])]
             raise ClientDataError(
-                f"x has dtype {x.dtype}; convert it to uint8 or float32."
+                f"x and y have shapes {' and '.join(shapes)}; pass as many labels as "
+                "examples, at least one."
             )
-        if y.ndim != 1 or not x.ndim or len(x) != len(y):
-            raise ClientDataError(
-                f"x has shape {x.shape} and y {y.shape}; pass as many labels as "
-                "examples, one number for each."
-            )
-        y = partitions.check_labels(y)
+        self._has_classes = rows.are_classes(y)
+        if self._has_classes:
+            y = partitions.check_labels(y).astype(np.int32, copy=False)
         if client_ids is None:
             client_ids = digests.client_ids(len(partition))
         self._client_ids = [str(client_id) for client_id in client_ids]
@@ -143,10 +154,10 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
             )
         if len(self._rows) != len(partition):
             raise ClientDataError("Client ids must be distinct; some are repeated.")
-        self._positions, sizes = partitions.check_positions(partition, len(x))
+        self._positions, sizes = partitions.check_positions(partition, rows.count(x))
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
         self._x = x
-        self._y = y.astype(np.int32, copy=False)
+        self._y = y
         self._number = next(_numbers)
         self._parts: Optional[ArrayClientData] = None
         self._load: Optional[tuple[bytes, dict[str, str]]] = None
@@ -162,8 +173,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return np.diff(self._offsets)
 
     @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The shared arrays x and y, which positions count in."""
+    def arrays(self) -> tuple[Any, Any]:
+        """The shared x and y, which positions count in."""
         return self._x, self._y
 
     def hold_out(
@@ -187,7 +198,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """
         if share is None:
             return self
-        units = np.arange(len(self._y)) if units is None else units
+        units = np.arange(rows.count(self._y)) if units is None else units
         known, units = np.unique(units, return_inverse=True)
         generator = keys.driver_generator("client_test_share", seed)
         # One order for all clients, so that those who share units hold out the same.
@@ -212,16 +223,16 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return whole
 
     @property
-    def classes(self) -> np.ndarray:
-        """int32, the classes of all clients' examples, ascending."""
-        return np.unique(self._y[self._positions])
+    def classes(self) -> Optional[np.ndarray]:
+        """int32, the classes of all clients' examples, ascending; None of others."""
+        return np.unique(self._y[self._positions]) if self._has_classes else None
 
     @property
     def element_type_structure(self) -> collections.OrderedDict:
-        """The type of one example: x as stored, y an int32 scalar."""
-        return collections.OrderedDict(
-            x=tf.TensorSpec(self._x.shape[1:], tf.as_dtype(self._x.dtype)),
-            y=tf.TensorSpec([], tf.int32),
+        """The type of one example: x as stored, y a class an int32 scalar."""
+        whole = collections.OrderedDict(x=self._x, y=self._y)
+        return tf.nest.map_structure(
+            lambda each: tf.TensorSpec(each.shape[1:], tf.as_dtype(each.dtype)), whole
         )
 
     def client_positions(self, client_id: str) -> np.ndarray:
@@ -240,9 +251,9 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return self._positions[self._offsets[row] : self._offsets[row + 1]]
 
     def client_examples(self, client_id: str) -> collections.OrderedDict:
-        """Returns a copy of a client's examples: x [n, ...] as stored, y int32 [n]."""
-        positions = self.client_positions(client_id)
-        return collections.OrderedDict(x=self._x[positions], y=self._y[positions])
+        """Returns a copy of a client's examples: x [n, ...] and y [n, ...]."""
+        whole = collections.OrderedDict(x=self._x, y=self._y)
+        return rows.take(whole, self.client_positions(client_id))
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         """Returns a client's single examples, in the order of its positions.
@@ -269,27 +280,26 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return self._examples_in_graph
 
     def _examples_in_graph(self, client_id) -> tf.data.Dataset:
-        size = self._x.nbytes + self._y.nbytes
+        whole = collections.OrderedDict(x=self._x, y=self._y)
+        size = sum(each.nbytes for each in tf.nest.flatten(whole))
         if size > _LARGEST_GRAPH_BYTES:
             raise ClientDataError(
                 f"The arrays have {size:,} bytes, more than a TensorFlow graph can "
                 "hold; use create_tf_dataset_for_client."
             )
-        rows = tf.where(tf.equal(tf.constant(self._client_ids), client_id))
+        found = tf.where(tf.equal(tf.constant(self._client_ids), client_id))
         known = tf.debugging.assert_equal(
-            tf.size(rows), 1, message="There is no such client in this ClientData."
+            tf.size(found), 1, message="There is no such client in this ClientData."
         )
         # In eager mode the assertion has already run, and there is no operation.
         with tf.control_dependencies([] if known is None else [known]):
-            row = tf.identity(rows[0, 0])
+            row = tf.identity(found[0, 0])
         offsets = tf.constant(self._offsets)
         positions = tf.constant(self._positions)[offsets[row] : offsets[row + 1]]
-        return tf.data.Dataset.from_tensor_slices(
-            collections.OrderedDict(
-                x=tf.gather(tf.constant(self._x), positions),
-                y=tf.gather(tf.constant(self._y), positions),
-            )
+        own = tf.nest.map_structure(
+            lambda each: tf.gather(tf.constant(each), positions), whole
         )
+        return tf.data.Dataset.from_tensor_slices(own)
 
     def whole_client_dataset(
         self, client_id: str, key: np.ndarray, **told: float
@@ -302,7 +312,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
           **told: What the data say of the client, see `training.WholeClientData.told`.
 
         Returns:
-          A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
+          A data set of one `OrderedDict(x=[n, ...], y=[n, ...], key=int64 [2])`,
           with x as stored, even if n is 0, and with what is `told`. Its attribute
           `recipe` is its `Recipe`.
         """
@@ -311,7 +321,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         dataset = make(examples)
         dataset.recipe = Recipe(
             whose=(self._number, client_id),
-            num_bytes=sum(array.nbytes for array in examples.values()),
+            num_bytes=sum(array.nbytes for array in tf.nest.flatten(examples)),
             examples=functools.partial(self.client_examples, client_id),
             make=make,
             load=self._load and functools.partial(_loaded, *self._load, client_id),
@@ -368,12 +378,14 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
           include_key: Whether batches include their step's key.
 
         Returns:
-          A data set of `OrderedDict(x=float32 [b, ...], y=int32 [b])`, and with
+          A data set of `OrderedDict(x=float32 [b, ...], y=[b, ...])`, and with
           `include_key` also `key=int64 [2]`; empty for a client without examples.
         """
         examples = self.client_examples(client_id)
-        count = len(examples["y"])
-        x, y = tf.constant(examples["x"]), tf.constant(examples["y"])
+        count = rows.count(examples)
+        x, y = (
+            tf.nest.map_structure(tf.constant, examples[name]) for name in ("x", "y")
+        )
         key = tf.constant(key, tf.int64)
 
         def epoch_batches(epoch):
@@ -382,12 +394,14 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         def fill(step, positions):
             step_key = keys.step_key(key, step)
-            images = tf.gather(x, positions)
+            own, labels = tf.nest.map_structure(
+                lambda each: tf.gather(each, positions), (x, y)
+            )
             if augment_fn is None:
-                images = tf.cast(images, tf.float32)
+                own = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), own)
             else:
-                images = augment_fn(images, step_key)
-            batch = collections.OrderedDict(x=images, y=tf.gather(y, positions))
+                own = augment_fn(own, step_key)
+            batch = collections.OrderedDict(x=own, y=labels)
             if include_key:
                 batch["key"] = step_key
             return batch

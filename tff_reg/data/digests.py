@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tree
 
 EXAMPLES, SPLIT, TEST_EXAMPLES = "examples", "split", "test_examples"
 # Names in `config.json`: of the digest of all examples, and of that of their split.
@@ -61,9 +61,9 @@ def client_ids(count: int) -> list[str]:
 
 
 def of_examples(*arrays: Any) -> str:
-    """Returns the digest of the types, shapes and values of arrays."""
+    """Returns the digest of the types, shapes and values of arrays, also in dicts."""
     digest = hashlib.sha256()
-    for array in arrays:
+    for array in tree.flatten(arrays):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -11,13 +11,13 @@ from tff_reg.lazy import np, tf
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-    """Converts examples to the data type of a Keras model's input, as Keras does."""
+    """Converts examples to the data types of a Keras model's input, as Keras does."""
 
-    dtype: str
+    dtypes: Any  # A name, or a structure of names as that of the examples.
 
     def __call__(self, examples: Any, key: Any = None) -> Any:
         del key
-        return tf.cast(examples, self.dtype)
+        return tf.nest.map_structure(tf.cast, examples, self.dtypes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +53,13 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if module.startswith("tff_reg.") else tf.function(function)
 
 
-def check_finite(x: Any, whose: str) -> None:
-    """Raises a ValueError for examples [n, ...] with NaN or infinity."""
+def check_finite(x: Any, whose: str, what: str = "examples") -> None:
+    """Raises a ValueError for examples or labels [n, ...] with NaN or infinity."""
     x = np.asarray(x)
     if x.dtype.kind != "f" or np.isfinite(x).all():
         return
     broken = int(np.sum(~np.isfinite(x).reshape(len(x), -1).all(axis=1)))
     raise ValueError(
-        f"The examples of {whose} have values that are no finite {x.dtype} numbers, in"
+        f"The {what} of {whose} have values that are no finite {x.dtype} numbers, in"
         f" {broken} of {len(x)} examples; leave these out or repair them."
     )

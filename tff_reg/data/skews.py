@@ -66,11 +66,12 @@ def apply(
     skews = of_clients(settings, len(clients.client_ids))
     if not any(skews):
         return clients
-    x, y = (each.copy() for each in clients.arrays)
+    x, y = clients.arrays
+    _check(settings, x, num_classes)
+    x, y = x.copy(), y.copy()
     tests, of_tests, apart = clients.tests, (x, y), None
     if tests is not None and tests.arrays[1] is not clients.arrays[1]:
         apart, of_tests = tests, (tests.arrays[0].copy(), tests.arrays[1])
-    _check(settings, x, num_classes)
     visited = np.zeros(len(y), bool)
     for name, skew in zip(clients.client_ids, skews):
         own = rows = clients.client_positions(name)
@@ -106,7 +107,10 @@ def apply(
 def _check(settings: Mapping[str, Any], x: np.ndarray, num_classes: int) -> None:
     """Refuses rotations and hues of what has none, and wrong labels of one class."""
     if (noise := settings.get("label_noise")) and num_classes < 2:
-        raise SettingError("label_noise", noise, "the data have one class only.")
+        raise SettingError("label_noise", noise, "the data have no two classes.")
+    for name in ("feature_noise", "rotations", "hues"):
+        if settings.get(name) and not hasattr(x, "ndim"):
+            raise SettingError(name, settings[name], "the examples are no images.")
     if (hues := settings.get("hues")) and (x.dtype != np.uint8 or x.shape[3:] != (3,)):
         raise SettingError("hues", hues, "it needs uint8 images with three colours.")
     rotations = settings.get("rotations")

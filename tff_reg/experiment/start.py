@@ -65,9 +65,13 @@ class Arguments(RunConfig):
         for a round (1, 2, ...).
       client_data: Training examples in place of a task's: a pair (x, y), which the
         settings `partition`, `num_clients` and so on split; a dict of pairs by the
-        client's name; or a `data.ArrayClientData`. x are arrays [n, ...], y class
-        numbers [n] from 0.
-      test_data: Test examples (x, y).
+        client's name; or a `data.ArrayClientData`. x are arrays [n, ...], or dicts,
+        lists or tuples of arrays, y class numbers [n] from 0 or other labels that the
+        loss of a Keras model takes.
+      test_data: Test examples (x, y), or a dict of such pairs by client, on which
+        `client_evaluation` measures each client; the server's model is tested on all.
+      stratify: The group of each example of `client_data=(x, y)`, [n], which partitions
+        and `validation_share` divide in the place of classes.
       sample_fn: Function of (round_num, client_ids) that returns the ids of the clients
         that take part in a round; see `experiment.Rounds`.
       metrics: Further metrics by name; see `experiment.CentralEvaluation`.
@@ -82,7 +86,8 @@ class Arguments(RunConfig):
     model: Optional[Model] = None
     client_learning_rate: Union[float, Callable[[int], float], None] = None
     client_data: Optional[ClientData] = None
-    test_data: Optional[Pair] = None
+    test_data: Union[Pair, Mapping[str, Pair], None] = None
+    stratify: Optional[Any] = None
     sample_fn: Optional[loop.SampleFn] = None
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Optional[progress_lib.Progress] = None
@@ -132,13 +137,15 @@ class Arguments(RunConfig):
         given = {**config.given(), "grid": getattr(self, "grid", None)}
         if self.client_data is not None:
             own = lazy.tasks.own_data
-            tasks = own.OwnData(self.client_data, self.test_data, model, given)
+            of_data = (self.client_data, self.test_data, model, given, self.stratify)
+            tasks = own.OwnData(*of_data)
             return dataclasses.replace(config, task=own.NAME), tasks
-        if self.test_data is not None:
-            raise ValueError(
-                "test_data is given without client_data; give both, or neither to run a"
-                " task."
-            )
+        for name in ("test_data", "stratify"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is given without client_data; give both, or neither to run"
+                    " a task."
+                )
         if model is not None:
             return config, lazy.tasks.own_data.OwnModel(model, given)
         return config, lazy.tasks
@@ -197,7 +204,7 @@ def run(arguments: Arguments) -> RunResult:
     Without `output_dir` nothing is written, and a second call begins anew. With it the
     run is written there like one of `bin/run`, and the same call again resumes.
 
-    In a notebook a figure shows the accuracies during the run, unless `progress` is
+    In a notebook a figure shows the scores during the run, unless `progress` is
     given.
 
     Returns:
@@ -249,7 +256,7 @@ class Comparison:
         return tables.to_pandas(self.rows)
 
     def plot(self) -> mpl_figure.Figure:
-        """Draws test accuracy by round, mean over seeds with bands of one deviation.
+        """Draws the test score by round, mean over seeds with bands of one deviation.
 
             comparison.plot().savefig("curves.pdf")
 
@@ -259,7 +266,7 @@ class Comparison:
           A matplotlib figure, which a notebook shows.
 
         Raises:
-          ValueError: If no run measured its accuracy.
+          ValueError: If no run measured its score.
         """
         if isinstance(self._table, comparison.SettingsTable):
             figure = self._table.draw()
@@ -267,7 +274,7 @@ class Comparison:
             drawn = comparison.by_round(self._table.groups)
             figure = comparison.draw(self._table, drawn) if drawn else None
         if figure is None:
-            raise ValueError("No run measured an accuracy that could be drawn.")
+            raise ValueError("No run measured a score that could be drawn.")
         return figure
 
     def to_latex(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -10,14 +11,15 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tff_reg.data import digests
+from tff_reg import scores
+from tff_reg.data import digests, dtypes
 from tff_reg.models import (
     block_model,
     keras_calls,
@@ -81,6 +83,56 @@ class KerasModelFn:
         vars(made).pop("digests", None)
         made.plan, made.said = dataclasses.replace(plan, values=values), said
         return made
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the loss takes class numbers, and there is an output for each."""
+        return self.plan.num_classes is not None
+
+    @property
+    def cast(self) -> dtypes.Cast:
+        """Converts batches of examples to the data types that the model takes."""
+        names = tf.nest.map_structure(lambda s: s.dtype.name, self.plan.input_spec)
+        return dtypes.Cast(names)
+
+    @property
+    def score(self) -> str:
+        """What the model is judged by if nobody says it."""
+        return scores.DEFAULT if self.is_classifier else scores.OF_OTHERS
+
+    def adapted(self, x: Any, y: Any, whose: str) -> tuple[Any, Any]:
+        """Returns examples and labels in the structure that the model and loss take.
+
+        Args:
+          x: An array, or a dict, list or tuple of arrays: of a functional model a dict
+            may have its inputs' names.
+          y: Likewise; [n] stands for [n, 1], and [n, 1] for [n].
+          whose: Their name in errors.
+
+        Returns:
+          The examples in dicts and tuples, their data types as they are; and the labels
+          in the data types of the loss.
+
+        Raises:
+          ValueError: If they do not fit the model.
+        """
+        name = f"The model {self.plan.model.name!r}"
+        names = getattr(self.plan.model, "input_names", None)
+        x = _structured(x, self.plan.input_spec, f"{name} takes", whose, names)
+        y = _structured(y, self._label_spec, f"{name} takes labels", whose)
+        for spec, given in zip(
+            tf.nest.flatten(self.plan.input_spec), tf.nest.flatten(x)
+        ):
+            _check_shape(spec, given, f"{name} takes examples", f"{whose} has examples")
+        flat = zip(tf.nest.flatten(self._label_spec), tf.nest.flatten(y))
+        labels = [_label(spec, given, name, whose) for spec, given in flat]
+        if self.is_classifier and labels[0].max() >= (self.plan.num_classes or 0):
+            raise ValueError(
+                f"{name} has {self.plan.num_classes} outputs, and {whose} has labels up"
+                f" to {labels[0].max()}; number the classes from 0, and give the model"
+                " one output for each."
+            )
+        return x, tf.nest.pack_sequence_as(self._label_spec, labels)
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
@@ -368,6 +420,64 @@ def _spec_of(model: Any, given: Any) -> Any:
         with keras_parts.unchanged(model):
             model(keras_parts.example(spec, np.zeros), training=False)
     return keras_parts.in_order(spec)
+
+
+def _structured(
+    given: Any, spec: Any, takes: str, whose: str, names: Optional[Sequence[str]] = None
+) -> Any:
+    """Returns arrays in the structure of specs."""
+    if isinstance(given, Mapping) and isinstance(spec, tuple) and names:
+        if {*names} == {*given}:
+            given = [given[name] for name in names]
+    if isinstance(given, Mapping):
+        given = collections.OrderedDict((n, given[n]) for n in sorted(given))
+    elif isinstance(given, list):
+        given = tuple(given)
+    try:
+        tf.nest.assert_same_structure(spec, given, check_types=False)
+        is_same = isinstance(spec, Mapping) == isinstance(given, Mapping)
+    except (TypeError, ValueError):
+        is_same = False
+    if is_same:
+        return tf.nest.pack_sequence_as(spec, tf.nest.flatten(given))
+
+    def words(value: Any) -> str:
+        if isinstance(value, Mapping):
+            return f"a dict of {', '.join(map(str, value))}"
+        return f"{len(value)} arrays" if isinstance(value, tuple) else "one array"
+
+    raise ValueError(f"{takes} {words(spec)}, and {whose} has {words(given)}.")
+
+
+def _check_shape(spec: Any, given: Any, takes: str, has: str) -> None:
+    """Checks the shape of a row."""
+    if not spec.shape[1:].is_compatible_with(given.shape[1:]):
+        raise ValueError(
+            f"{takes} of shape {tuple(spec.shape[1:])}, and {has} of shape"
+            f" {tuple(given.shape[1:])}."
+        )
+
+
+def _label(spec: Any, given: np.ndarray, name: str, whose: str) -> np.ndarray:
+    """Returns labels of one output as its loss takes them."""
+    if given.ndim == spec.shape.rank - 1 and spec.shape[-1] == 1:
+        given = given[..., np.newaxis]  # As Keras does.
+    if given.ndim == spec.shape.rank + 1 and given.shape[-1] == 1:
+        given = given[..., 0]
+    if spec.dtype.is_integer and given.dtype.kind not in "iub":
+        if not np.array_equal(given, np.floor(given)):
+            raise ValueError(
+                f"{name} takes class numbers, and {whose} has labels {given.dtype} with"
+                " fractions: compile it with a loss of such labels, such as mse."
+            )
+    if spec.dtype.is_integer and given.ndim == spec.shape.rank + 1:
+        raise ValueError(
+            f"{name} takes one class number for each example, and {whose} has labels"
+            f" {given.dtype} {given.shape}: give y.argmax(axis=-1) of one-hot labels,"
+            " or compile it with a loss of such labels."
+        )
+    _check_shape(spec, given, f"{name} takes labels", f"{whose} has labels")
+    return given.astype(spec.dtype.as_numpy_dtype)
 
 
 def _check_layers(model: Any) -> None:

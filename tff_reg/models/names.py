@@ -77,6 +77,8 @@ KERAS_NAMES = tuple(
         *("EfficientNetB0", "EfficientNetV2B0", "ConvNeXtTiny"),
     )
 )
+# The end of the name of a file with a Keras model.
+FILE = ".keras"
 ALL_NAMES = (*MODEL_NAMES, *OF_KIND, *KERAS_NAMES)
 
 
@@ -99,6 +101,11 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     if model_name in NETWORKS:
         return NETWORKS[model_name].norms
     return tuple(getattr(of_package(model_name), "norms", ("none",)))
+
+
+def is_file(model_name: Optional[str]) -> bool:
+    """Returns whether a model is a file of the user's Keras model."""
+    return bool(model_name) and model_name.endswith(FILE)
 
 
 def kind_of(model_name: str) -> str:

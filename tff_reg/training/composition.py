@@ -374,7 +374,7 @@ def build_from_settings(
     *,
     mean_examples: Optional[float] = None,
     client_preprocess_fn: Optional[Callable[..., Any]] = None,
-    example_dtype: Optional[str] = None,
+    example_dtype: Any = None,
     told: tuple[str, ...] = (),
     **arguments: Any,
 ) -> Process:
@@ -388,7 +388,8 @@ def build_from_settings(
       mean_examples: Mean number of examples per client, for drift corrections and
         `same_local_steps`; None assumes equally large clients.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
-      example_dtype: Data type of the clients' examples, if not the model's.
+      example_dtype: Data type of the clients' examples, if not the model's; of dicts
+        or tuples one of each.
       told: As in `WholeClientData`.
       **arguments: Further keyword arguments of `build_regularized`.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
@@ -74,7 +75,8 @@ class WholeClientData:
       preprocess_fn: Function of (x [batch, ...], key int64 [2]) giving the model's
         input, for augmentation and normalisation. With `None` the network casts x.
       example_shape: Shape of one example; `None` means the model's input shape.
-      example_dtype: Data type of x; `None` means the model's.
+      example_dtype: Data type of x, of dicts or tuples one of each; `None` means the
+        model's.
       shuffle: Whether each epoch has a new random order instead of the data's own.
       local_steps: If given, the number of steps of every client, in as many epochs as
         needed; `local_epochs` is then ignored.
@@ -88,7 +90,7 @@ class WholeClientData:
     drop_remainder: bool = False
     preprocess_fn: Optional[Callable[..., Any]] = None
     example_shape: Optional[Sequence[int]] = None
-    example_dtype: Optional[str] = None
+    example_dtype: Any = None
     shuffle: bool = True
     local_steps: Optional[int] = None
     told: tuple[str, ...] = ()
@@ -102,15 +104,18 @@ class WholeClientData:
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """Returns the spec of one element, given the model's `input_spec`."""
 
-        def of_features(x: tf.TensorSpec) -> tf.TensorSpec:
+        def of_features(x: tf.TensorSpec, dtype: Any) -> tf.TensorSpec:
             shape = x.shape[1:] if self.example_shape is None else self.example_shape
-            return tf.TensorSpec([None, *shape], self.example_dtype or x.dtype)
+            return tf.TensorSpec([None, *shape], dtype)
 
         def of_labels(y: tf.TensorSpec) -> tf.TensorSpec:
             return tf.TensorSpec([None, *y.shape[1:]], y.dtype)
 
+        x, types = input_spec["x"], self.example_dtype
+        if types is None:
+            types = tf.nest.map_structure(operator.attrgetter("dtype"), x)
         return collections.OrderedDict(
-            x=tf.nest.map_structure(of_features, input_spec["x"]),
+            x=tf.nest.map_structure(of_features, x, types),
             y=tf.nest.map_structure(of_labels, input_spec["y"]),
             key=tf.TensorSpec([2], tf.int64),
             **{name: tf.TensorSpec([], tf.float64) for name in self.told},

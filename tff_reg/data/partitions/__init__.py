@@ -26,6 +26,9 @@ name. The last column is the number of examples that no client has:
 | natural              | -                             | vary       | other clients' |
 | split_file           | -                             | as written | as written    |
 
+iid, quantity, domain, natural and split_file divide examples with any labels. The
+others divide classes, or groups that take their place.
+
 `PARTITIONS` lists the schemes with the arguments that each needs; `partition` calls a
 scheme by name.
 
@@ -61,7 +64,7 @@ from tff_reg.data.partitions.dirichlet import (
 )
 from tff_reg.data.partitions.even import domain, iid, iid_stratified
 from tff_reg.data.partitions.natural_clients import drawn, natural
-from tff_reg.data.partitions.split_files import split_file
+from tff_reg.data.partitions.split_files import count_in, held_out, split_file
 from tff_reg.lazy import np
 
 __all__ = [
@@ -72,11 +75,13 @@ __all__ = [
     "PartitionScheme",
     "UnknownPartitionError",
     "class_counts",
+    "count_in",
     "dirichlet_balanced",
     "dirichlet_sequential",
     "dirichlet_unbalanced",
     "domain",
     "drawn",
+    "held_out",
     "iid",
     "iid_stratified",
     "names",
@@ -101,11 +106,13 @@ class PartitionScheme(NamedTuple):
       name: The name in `PARTITIONS`.
       function: The function.
       needs: The keyword arguments that the function requires besides the seed.
+      needs_classes: Whether it divides classes.
     """
 
     name: str
     function: Callable[..., list]
     needs: tuple[str, ...]
+    needs_classes: bool
 
 
 def _needs(function: Callable[..., list]) -> tuple[str, ...]:
@@ -118,10 +125,13 @@ def _needs(function: Callable[..., list]) -> tuple[str, ...]:
     )
 
 
+_OF_ANY_LABELS = (iid, quantity, domain, natural, split_file)
 # By the name for `partition` and --partition, in the order in which --help lists them.
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
-        name: PartitionScheme(name, function, _needs(function))
+        name: PartitionScheme(
+            name, function, _needs(function), function not in _OF_ANY_LABELS
+        )
         for function in (
             *(dirichlet_unbalanced, dirichlet_balanced, dirichlet_sequential),
             *(iid, iid_stratified, shards, shards_dirichlet, quantity, domain, natural),
@@ -144,10 +154,11 @@ def needing(argument: str) -> tuple[str, ...]:
 
 def partition(
     name: str,
-    labels: np.ndarray,
+    labels: np.ndarray | None,
     num_clients: int,
     *,
     seed: int,
+    num_examples: int | None = None,
     concentration: float | None = None,
     classes_per_client: int | None = None,
     domains: np.ndarray | None = None,
@@ -165,10 +176,12 @@ def partition(
 
     Args:
       name: One of `names()`.
-      labels: [N] whole numbers >= 0 of any dtype.
+      labels: [N] whole numbers >= 0 of any dtype: classes, or other groups. For schemes
+        that divide no classes None stands for any labels.
       num_clients: Number of clients, from 1 to N; for `domain`, a multiple of the
         number of domains.
       seed: The same seed gives the same partition.
+      num_examples: N, without labels.
       concentration: Alpha of Dir(alpha), above 0 and finite, for the Dirichlet schemes,
         `shards_dirichlet` and `quantity`. Large values are close to IID (for the last
         two, to equal sizes); small values give each class to few clients, or each
@@ -196,6 +209,14 @@ def partition(
             f"There is no partition named {name!r}; use one of {', '.join(names())}."
         )
     scheme = PARTITIONS[name]
+    if labels is None:
+        if scheme.needs_classes:
+            others = ", ".join(n for n, e in PARTITIONS.items() if not e.needs_classes)
+            raise PartitionError(
+                f"The partition {name} divides classes, and the labels are none: give"
+                f" one of {others}, or stratify, the group of each example."
+            )
+        labels = np.zeros(num_examples or 0, np.int64)
     offered = {
         "concentration": concentration,
         "classes_per_client": classes_per_client,

@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any, Optional
 
 import tff_reg
-from tff_reg import kernels, lazy, plugins, runtime
+from tff_reg import kernels, lazy, plugins, runtime, scores
 from tff_reg.data import digests
 from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.run_config import RunConfig
@@ -68,10 +68,11 @@ def key(values: Mapping[str, Any]) -> str:
 
 def target(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns `stop_at_target` with its target; empty if a run does not stop there."""
-    if not (values.get("stop_at_target") and values.get("target_accuracies")):
+    if not (values.get("stop_at_target") and values.get("targets")):
         return {}
     of_what = ", ".join(str(values.get(f"target_{n}")) for n in ("measure", "model"))
-    return {"stop_at_target": f"{max(values['target_accuracies']):g} ({of_what})"}
+    target = scores.of(values).best(values["targets"])
+    return {"stop_at_target": f"{target:g} ({of_what})"}
 
 
 def differences(

@@ -13,15 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_reg import settings as settings_lib
-from tff_reg.experiment.config import scale as scale_lib, task_settings
+from tff_reg.data import partitions
+from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
-from tff_reg.settings import Setting, SettingError, near_names, settings_of
+from tff_reg.settings import Setting, SettingError, near_names
 from tff_reg.training import process_settings
 
 # Values of `settings_of` beside methods: the settings that the task has for
 # comparisons, and those of each process's first method.
 TASK, EACH = "task", "each"
+_SPLIT_FILE = partitions.split_file.__name__
 
 
 def resolve(
@@ -31,6 +33,8 @@ def resolve(
     tasks: Any,
 ) -> dict[str, Any]:
     """Finds a value for every setting; `recipe` has the settings of a recipe."""
+    if given.get("split_file") and "partition" not in given:
+        given = {**given, "partition": _SPLIT_FILE}
     chosen = {**recipe, **given, "recipe": None, "settings_of": None}
     if "process" not in chosen:
         raise SettingError(
@@ -54,10 +58,11 @@ def resolve(
             raise SettingError("settings_of", given["settings_of"], why)
         values["settings_from"] = f"the recipe {given['recipe']}"
     else:
-        values.update(_of_whom(given.get("settings_of") or EACH, process, task))
+        whose = given.get("settings_of") or (TASK if task.is_own else EACH)
+        values.update(_of_whom(whose, process, task))
     values.update(
         (each.name, getattr(task, each.name))
-        for each in settings_of(task_settings.TaskSettings)
+        for each in settings
         if hasattr(task, each.name)
     )
     values.update(task.override_values())
@@ -184,10 +189,16 @@ def _count(values: dict[str, Any], given: Mapping[str, Any], tasks: Any) -> None
 def _count_clients(
     values: dict[str, Any], given: Mapping[str, Any], tasks: Any
 ) -> None:
-    """Sets `num_clients` of the partition `natural`: all clients, unless it is given.
+    """Sets `num_clients` of clients that are there: all of them, unless it is given.
 
     Without the data's files it stays: `tasks.check_data` says what is missing.
     """
+    if values["partition"] == _SPLIT_FILE and (path := values["split_file"]):
+        try:
+            there = partitions.count_in(path)
+        except partitions.PartitionError as error:
+            raise SettingError("split_file", path, str(error)) from error
+        values["num_clients"] = given.get("num_clients", there)
     if values["partition"] != "natural" or values["synthetic_data"]:
         return
     there = tasks.count_clients(values["task"], values)

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, runtime
+from tff_reg import lazy, runtime, scores
 from tff_reg.experiment.config import (
     resolution,
     task_settings,
@@ -118,7 +118,7 @@ class RunConfig(
         None,
         help="source of the settings that no flag and no recipe gives: a method, the"
         " task (task), or the first method of each process (each); the default is each"
-        " for bin/run and experiment.run, and task for tff_reg.run and compared runs",
+        " for bin/run and experiment.run on data of papers, and else task",
         tags=(SHORTHAND, COMMON),
     )
     clients_per_round: int = _of_rounds(
@@ -183,30 +183,47 @@ class RunConfig(
         ),
         tags=(ASIDE,),
     )
-    accuracy_at_rounds: tuple[int, ...] = _read_off(
+    score: str = _of_files(
+        scores.DEFAULT,
+        help="what models are judged by in tables, curves and targets, and for patience"
+        " and keep_best: accuracy, loss, or a metric of Keras, such as mae or auc",
+        placeholder="NAME",
+    )
+    lower_is_better: Optional[bool] = _of_files(
+        None,
+        help="whether a lower score is better; by default it is of losses and errors",
+    )
+    score_at_rounds: tuple[int, ...] = _read_off(
         (),
-        help="rounds, such as 500,1000, whose test accuracy summary.json lists",
+        help="rounds, such as 500,1000, whose test score summary.json lists",
         minimum=1,
         tags=(NO_EFFECT, SUMMARY),
     )
-    target_accuracies: tuple[float, ...] = _read_off(
+    targets: tuple[float, ...] = _read_off(
         (),
-        help="accuracies, such as 0.48,0.52; summary.json lists the first round that"
-        " reaches each",
-        above=0,
-        maximum=1,
+        help="scores, such as accuracies 0.48,0.52; summary.json lists the first round"
+        " that reaches each",
+        rules=(
+            wrong_when(
+                lambda targets, score: (
+                    scores.Score(score).is_share
+                    and not all(0 < each <= 1 for each in targets)
+                ),
+                "a {score} is above 0 and at most 1.",
+            ),
+        ),
         tags=(NO_EFFECT, SUMMARY),
     )
     target_measure: str = _read_off(
         "average",
-        help="what must reach a target: the moving average of the accuracy, or the"
-        " accuracy itself (raw)",
+        help="what must reach a target: the moving average of the score, or the score"
+        " itself (raw)",
         choices=("average", "raw"),
         tags=(NO_EFFECT, SUMMARY),
     )
     target_model: str = _read_off(
         "server",
-        help="whose accuracy must reach a target: the server model's, or that of the"
+        help="whose score must reach a target: the server model's, or that of the"
         " mean of all clients' latest models",
         choices=("server", "all_clients"),
         rules=(
@@ -217,22 +234,22 @@ class RunConfig(
     )
     stop_at_target: bool = _of_rounds(
         False,
-        help="end the run once the largest of target_accuracies is reached",
+        help="end the run once the best of targets is reached",
         rules=(
             _OF_SHARED,
-            needs("target_accuracies", why="give target_accuracies, such as 0.6,0.7."),
+            needs("targets", why="give targets, such as 0.6,0.7."),
         ),
     )
     patience: Optional[int] = _of_rounds(
         None,
-        help="rounds without a better accuracy, on held-out examples if there is a"
+        help="rounds without a better score, on held-out examples if there is a"
         " validation_share and else on the test set, after which the run ends",
         minimum=1,
         rules=(_OF_SHARED,),
     )
     keep_best: bool = _of_files(
         False,
-        help="also keep the model of the round with the best test accuracy",
+        help="also keep the model of the round with the best test score",
         rules=(_OF_SHARED,),
         tags=(ASIDE,),
     )

@@ -52,7 +52,11 @@ OPTION = off_when(
 )
 # The values of a method or a task stay: the network or the task does without.
 _OF_NETWORKS = off_when(
-    lambda model: model is None or model in (*names.OF_KIND, *names.KERAS_NAMES),
+    lambda model: (
+        model is None
+        or names.is_file(model)
+        or model in (*names.OF_KIND, *names.KERAS_NAMES)
+    ),
     "it is for our networks, and the model is of Keras; leave it out.",
     then=KEPT,
 )
@@ -63,7 +67,7 @@ _OF_IMAGES = off_when(
     then=KEPT,
 )
 _OF_LAYERS = off_when(
-    lambda model: model is None,
+    lambda model: model is None or names.is_file(model),
     "set trainable=False on layers of the Keras model instead.",
 )
 # For settings that take examples away before the partition.
@@ -315,19 +319,26 @@ class TaskSettings(process_settings.PopulationSettings):
     )
     split_file: Optional[str] = _of_data(
         None,
-        help="file that the partition split_file reads",
+        help="file that says which examples each client has: JSON {client: [positions]}"
+        " or {client: {train: [..], test: [..]}}, .npz, or a pickle of such",
         placeholder="FILE",
         tags=(NO_EFFECT, FILE),
         rules=(_of_partitions("split_file", "clients.json"),),
     )
     model: Optional[str] = _of_data(
         None,
-        help="network",
+        help="network, or FILE.keras: a Keras model, saved after it was compiled",
         choices=names.ALL_NAMES,
+        ending=names.FILE,
         rules=(
             wrong_when(
+                lambda model: names.is_file(model) and not os.path.isfile(model),
+                "there is no such file.",
+            ),
+            wrong_when(
                 lambda model, of_task: (
-                    names.kind_of(model) != of_task.kind
+                    not names.is_file(model)
+                    and names.kind_of(model) != of_task.kind
                     and ", ".join(names.of_kind(of_task.kind))
                 ),
                 "the task {task} has {of_task.kind}; give one of {found}.",

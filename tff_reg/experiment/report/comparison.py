@@ -3,12 +3,12 @@
     table.csv    one row per method, at full precision; accuracies are 0 to 1
     table.md     the same in percent, mean and deviation, the best in bold if all runs
                  have one protocol; table.tex has it for LaTeX (booktabs)
-    curves.png   test accuracy by round, also as curves.pdf
+    curves.png   test score by round, also as curves.pdf
     curves.csv   its numbers: one row per method and round
     report.html  all of it in one file
     compute.png  by a client's multiply-adds, with the column mflops; and compute.pdf
 
-With target accuracies, or the columns `seconds` and `megabytes`, also `curves_seconds`
+With targets, or the columns `seconds` and `megabytes`, also `curves_seconds`
 and `curves_megabytes`, as .png and .pdf.
 
 Optional columns show the results of `bin/analyze hessian` and `bin/analyze cost` in the
@@ -17,20 +17,21 @@ runs' directories (FedAlign's Tables 1 and 5).
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
 
 Under several settings each has a folder with these files, and the table above them a
-column for each: accuracy, and the mean rank; `curves.png` has a panel for each.
+column for each: score, and the mean rank; `curves.png` has a panel for each.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import pathlib
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Optional, Union
 
-from tff_reg import curves, files, tables
+from tff_reg import curves, files, scores, tables
 from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.report import page, protocol as protocol_lib, quantities
 from tff_reg.experiment.report.finished_runs import ComparisonError, FinishedRun
@@ -41,8 +42,8 @@ from tff_reg.experiment.report.table import (
     Printed,
     Row,
     Table,
-    accuracy_of,
     configs,
+    score_of,
 )
 from tff_reg.experiment.rounds import progress
 from tff_reg.experiment.rounds.loop import with_arguments_of
@@ -61,7 +62,7 @@ OF_GRID = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
 _WIDTH = 88
 _RANK = "mean rank"
 _CLIENT = "a client that takes part in every round"
-# For each cost: the picture of accuracy by it, and the label across.
+# For each cost: the picture of the score by it, and the label across.
 _BY_COST = {
     "multiply_adds": ("compute", f"Multiply-adds of {_CLIENT} (10^9)"),
     "seconds": ("curves_seconds", "Seconds of training"),
@@ -94,7 +95,7 @@ class ToCompare(Layout):
 def compare(asked: ToCompare) -> list[Row]:
     """Compares finished runs and writes their table and their curves.
 
-        experiment.compare(["runs/a", "runs/b"], "runs/table", target_accuracies=[0.5])
+        experiment.compare(["runs/a", "runs/b"], "runs/table", targets=[0.5])
 
     The arguments are the attributes of `experiment.report.comparison.ToCompare`.
 
@@ -133,7 +134,7 @@ def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]
 
     `title` is that of the pictures and the report, which also shows the command.
     """
-    head = title or accuracy_of(table.groups)
+    head = title or score_of(table.groups)
     return {
         **_curves_files(table, title),
         **_by_cost(table, title),
@@ -144,8 +145,7 @@ def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]
 
 def section(table: Table) -> list[str]:
     """Returns the parts of a report on a table."""
-    up = f"{accuracy_of(table.groups)} (%)"
-    drawn = page.curves_of(by_round(table.groups), up)
+    drawn = page.curves_of(by_round(table.groups), table.score, _up(table.groups))
     return [table.html(), drawn, page.clients_of(table.groups)]
 
 
@@ -153,7 +153,7 @@ def report_run(run_dir: files.PathLike, command: str) -> None:
     """Writes `report.html` of a finished run to the run's directory."""
     table = tabulate([run_dir])
     (name,) = table.groups
-    title = f"{catalogue.published_name(name)}: {accuracy_of(table.groups)}"
+    title = f"{catalogue.published_name(name)}: {score_of(table.groups)}"
     text = page.page(title, section(table), table.groups, command)
     files.write_text(pathlib.Path(run_dir) / page.FILE, text)
 
@@ -199,7 +199,7 @@ def _check_alike(group: Sequence[FinishedRun]) -> None:
 
 
 def by_round(groups: Groups) -> list[curves.Curve]:
-    """Returns test accuracy by round for each group that was evaluated."""
+    """Returns the test score by round for each group that was evaluated."""
     return _curves(groups, lambda run, round_num: round_num)
 
 
@@ -210,8 +210,14 @@ def draw(
     across: str = curves.ROUNDS,
 ) -> mpl_figure.Figure:
     """Draws curves of a table's groups, methods by their published names."""
-    up = f"{accuracy_of(table.groups)} (%)"
-    return curves.draw_curves(published(drawn), title=title, across=across, up=up)
+    how: Any = {"across": across, "up": _up(table.groups), "score": table.score}
+    return curves.draw_curves(published(drawn), title=title, **how)
+
+
+def _up(groups: Groups) -> str:
+    """Returns the label of curves' scores."""
+    (first, *_), *_ = groups.values()
+    return f"{score_of(groups)}{first.score.unit}"
 
 
 def published(drawn: Sequence[curves.Curve]) -> list[curves.Curve]:
@@ -228,8 +234,10 @@ def _curves_files(table: Table, title: str) -> dict[str, Any]:
         {
             "process": curve.name,
             "round": int(round_num),
-            "accuracy_mean": mean,
-            "accuracy_std": band if len(table.groups[curve.name]) > 1 else None,
+            f"{table.score.name}_mean": mean,
+            f"{table.score.name}_std": band
+            if len(table.groups[curve.name]) > 1
+            else None,
         }
         for curve in found
         for round_num, mean, band in zip(curve.rounds, curve.mean, curve.deviation)
@@ -241,12 +249,12 @@ def _curves_files(table: Table, title: str) -> dict[str, Any]:
 
 
 def _by_cost(table: Table, title: str) -> dict[str, bytes]:
-    """Draws accuracy by what was spent; multiply-adds as in FedMLB's Figs. 2 to 4."""
+    """Draws the score by what was spent; multiply-adds as in FedMLB's Figs. 2 to 4."""
     runs = [run for group in table.groups.values() for run in group]
     made = {}
     for cost, (name, across) in _BY_COST.items():
         layout = table.layout
-        is_asked = layout.target_accuracies or cost in layout.columns
+        is_asked = layout.targets or cost in layout.columns
         if cost == "multiply_adds":
             is_asked = quantities.needing(layout.columns, quantities.COST)
         spent = {run.path: run.spent(cost) for run in runs} if is_asked else {}
@@ -266,11 +274,11 @@ def _curves(
     """Returns the curves of the groups that were evaluated."""
     found = []
     for name, group in groups.items():
-        of_runs = [set(run.accuracies) for run in group]
+        of_runs = [set(run.tested) for run in group]
         rounds = sorted(set.intersection(*of_runs))
         if rounds and any(run.ends_itself for run in group):
             rounds = [n for n in sorted(set.union(*of_runs)) if n >= rounds[0]]
-        values = [[_latest(run.accuracies, n) for run in group] for n in rounds]
+        values = [[_latest(run.tested, n) for run in group] for n in rounds]
         places = [
             statistics.fmean([place(run, number) for run in group]) for number in rounds
         ]
@@ -299,6 +307,11 @@ class SettingsTable(Printed):
     tables: Mapping[str, Table]
 
     @property
+    def score(self) -> scores.Score:
+        """What the runs are judged by."""
+        return next(iter(self.tables.values())).score
+
+    @property
     def _names(self) -> list[str]:
         return list(dict.fromkeys(n for t in self.tables.values() for n in t.groups))
 
@@ -309,11 +322,13 @@ class SettingsTable(Printed):
             for heading, table in self.tables.items()
         }
         ranked = {heading: table.ranked for heading, table in self.tables.items()}
+        score, name = self.score, self.score.name
         ranks = mean_ranks(
             [
-                {n: found[heading][n]["accuracy_mean"] for n in ranked.get(heading, ())}
+                {n: found[heading][n][f"{name}_mean"] for n in ranked.get(heading, ())}
                 for heading in self.headings
-            ]
+            ],
+            score,
         )
         return [
             {
@@ -321,7 +336,7 @@ class SettingsTable(Printed):
                 **{
                     f"{key} ({heading})": found.get(heading, {}).get(name, {}).get(key)
                     for heading in self.headings
-                    for key in ("runs", "accuracy_mean", "accuracy_std")
+                    for key in ("runs", f"{score.name}_mean", f"{score.name}_std")
                 },
                 "mean_rank": ranks.get(name),
             }
@@ -332,7 +347,7 @@ class SettingsTable(Printed):
         cells: dict[str, Sequence[str]] = {"method": self._names}
         for heading in self.headings:
             table = self.tables.get(heading)
-            of_setting = {} if table is None else table.accuracies()
+            of_setting = {} if table is None else table.scores()
             cells[heading] = [of_setting.get(name, "-") for name in self._names]
         ranks = [row["mean_rank"] for row in self.rows()]
         cells[_RANK] = ["-" if rank is None else f"{rank:.2f}" for rank in ranks]
@@ -341,18 +356,20 @@ class SettingsTable(Printed):
     def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol, in lines."""
         runs = [run for group in self._groups.values() for run in group]
+        name = self.score.name
+        how = "lowest" if self.score.lower_is_better else "highest"
         rounds = progress.count(span([run.summary["rounds"] for run in runs]), "round")
         seeds = span([len(group) for group in self._groups.values()])
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [
-            f"{accuracy_of(self._groups)} (%) after {rounds}: mean ± sample"
+            f"{_up(self._groups)} after {rounds}: mean ± sample"
             f" standard deviation (n - 1) over {progress.count(seeds, 'seed')}.",
             "In bold, by setting: the best, and the next ones, down to the first whose"
             " 95 % interval of the paired difference to it excludes 0."
             if has_bold
             else "Nothing is in bold; the table of each setting says why.",
-            "Mean rank: mean over the settings of a method's place by accuracy, 1 for"
-            " the highest; equal ones share the mean of theirs."
+            f"Mean rank: mean over the settings of a method's place by {name}, 1 for"
+            f" the {how}; equal ones share the mean of theirs."
             + ("" if {*cells[_RANK]} != {"-"} else " There is none: runs are missing."),
         ]
         notes = [
@@ -382,23 +399,26 @@ class SettingsTable(Printed):
             for heading, table in self.tables.items()
         }
         panels = {heading: drawn for heading, drawn in panels.items() if drawn}
-        up = f"{accuracy_of(self._groups)} (%)"
-        return curves.draw_panels(panels, up=up) if panels else None
+        if not panels:
+            return None
+        return curves.draw_panels(panels, up=_up(self._groups), score=self.score)
 
     def contents(self, title: str = "", command: str = "") -> dict[str, Any]:
         """Returns the contents of its files by name; the report has the command."""
         parts = [self.html()]
         for heading, table in self.tables.items():
             parts += [page.heading(heading), *section(table)]
-        title = title or f"{accuracy_of(self._groups)}, by settings"
+        title = title or f"{score_of(self._groups)}, by settings"
         text = page.page(title, parts, self._groups, command)
         figure = self.draw()
         drawn = curves.pictures(figure, "curves") if figure else {}
         return {**drawn, **self.texts(), page.FILE: text}
 
 
-def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, float]:
-    """Returns the mean place of each name over columns of values, 1 for the highest.
+def mean_ranks(
+    columns: Sequence[Mapping[str, Optional[float]]], score: scores.Score
+) -> dict[str, float]:
+    """Returns the mean place of each name over columns of scores, 1 for the best.
 
     Equal values share the mean of their places; None, which is not finite, is last.
     Empty if a column lacks a name.
@@ -407,7 +427,7 @@ def mean_ranks(columns: Sequence[Mapping[str, Optional[float]]]) -> dict[str, fl
         return {}
     places: dict[str, list[float]] = {name: [] for name in columns[0]}
     for column in columns:
-        known = [-1.0 if each is None else each for each in column.values()]
+        known = [-math.inf if v is None else score.rank(v) for v in column.values()]
         values = np.round(known, 9)
         above = (values > values[:, np.newaxis]).sum(axis=1)
         equal = (values == values[:, np.newaxis]).sum(axis=1)

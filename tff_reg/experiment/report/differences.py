@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import scores
 from tff_reg.lazy import np, scipy_special
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
@@ -29,7 +30,7 @@ BASELINE = Setting(
 COLUMNS = ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
 # More seeds have too many sign patterns: there is no p then.
 _MOST = 20
-# Equal accuracies may differ by it.
+# Equal scores may differ by it.
 ROUNDING = 1e-9
 
 Difference = dict[str, Optional[float]]
@@ -136,27 +137,33 @@ def row(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cells(
-    found: Mapping[str, Difference], names: Sequence[str], baseline: str
+    found: Mapping[str, Difference],
+    names: Sequence[str],
+    baseline: str,
+    score: scores.Score,
 ) -> dict[str, list[str]]:
     """Returns the columns of `table.md` and `table.tex`; none without a difference."""
     if not found:
         return {}
     rows: list[Any] = [found.get(name, dict.fromkeys(COLUMNS)) for name in names]
     ps = ["-" if e["p_holm"] is None else f"{e['p_holm']:.2g}" for e in rows]
-    points = [_points(e["mean"], e["low"], e["high"]) for e in rows]
-    return {f"difference to {baseline} (points)": points, "p (Holm)": ps}
+    points = [_points(score, e["mean"], e["low"], e["high"]) for e in rows]
+    unit = " (points)" if score.is_share else ""
+    return {f"difference to {baseline}{unit}": points, "p (Holm)": ps}
 
 
-def _points(mean: Any, low: Any, high: Any) -> str:
+def _points(score: scores.Score, mean: Any, low: Any, high: Any) -> str:
     if mean is None:
         return "-"
-    ends = "" if low is None else f" [{100 * low:.2f}, {100 * high:.2f}]"
-    return f"{100 * mean:+.2f}{ends}".replace("-", "\N{MINUS SIGN}")
+    ends = [] if low is None else [low, high]
+    mean, *ends = (score.scale * each for each in (mean, *ends))
+    within = f" [{', '.join(f'{each:{score.form}}' for each in ends)}]" if ends else ""
+    return f"{mean:+{score.form}}{within}".replace("-", "\N{MINUS SIGN}")
 
 
 def in_words(found: Mapping[str, Difference], baseline: str) -> str:
     """Returns sentences on the columns of differences."""
-    few = "two common seeds with finite accuracies"
+    few = "two common seeds with finite scores"
     if not found:
         return f"There is no difference to {baseline}, which takes {few}."
     tested = [each["seeds"] or 0 for each in found.values() if each["p"] is not None]

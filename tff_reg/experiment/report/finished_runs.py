@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import files, tables
+from tff_reg import files, scores, tables
 from tff_reg.data import sampling
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import trained
@@ -65,14 +65,23 @@ class FinishedRun:
     weights: str = WEIGHTS.default
 
     @functools.cached_property
-    def accuracies(self) -> dict[int, float]:
-        """Test accuracy (0 to 1) by evaluated round."""
-        return self._by_round(metrics.EVALUATION_ACCURACY)
+    def score(self) -> scores.Score:
+        """What its models are judged by."""
+        return scores.of(self.config)
+
+    def judged(self, kind: str) -> Optional[float]:
+        """Returns its score of a kind, such as `final`."""
+        return self.summary.get(f"{kind}_{self.score.name}")
+
+    @functools.cached_property
+    def tested(self) -> dict[int, float]:
+        """The server model's test score by evaluated round; an accuracy is 0 to 1."""
+        return self._by_round(self.score.server)
 
     @functools.cached_property
     def all_clients(self) -> dict[int, float]:
-        """Test accuracy of the mean of all clients' last models, by round."""
-        return self._by_round(metrics.ALL_CLIENTS_ACCURACY)
+        """Test score of the mean of all clients' last models, by round."""
+        return self._by_round(self.score.all_clients)
 
     def _by_round(self, column: str) -> dict[int, float]:
         values = zip(self._numbers, self.table.column(column))
@@ -204,7 +213,7 @@ def warnings(runs: Sequence[FinishedRun]) -> Iterator[str]:
     if any(run.ends_by_test_set for run in runs):
         yield (
             "WARNING: the test set decided when runs end (patience or stop_at_target"
-            " without validation_share), so their accuracies are too high."
+            " without validation_share), so their scores are too good."
         )
     remarks = [run.config.get(identity.REMARKS, ()) for run in runs]
     for text in dict.fromkeys(itertools.chain(*remarks)):

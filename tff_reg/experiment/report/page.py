@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import curves, tables
+from tff_reg import curves, scores, tables
 from tff_reg.data import digests
 from tff_reg.experiment.report.finished_runs import FinishedRun
 from tff_reg.experiment.rounds import directory
@@ -97,7 +97,7 @@ def heading(text: str) -> str:
     return f"<h2>{html.escape(text)}</h2>"
 
 
-def curves_of(drawn: Sequence[curves.Curve], up: str = curves.ACCURACY) -> str:
+def curves_of(drawn: Sequence[curves.Curve], score: scores.Score, up: str = "") -> str:
     """Returns a figure of curves; empty if there are none."""
     if not drawn:
         return ""
@@ -112,10 +112,9 @@ def curves_of(drawn: Sequence[curves.Curve], up: str = curves.ACCURACY) -> str:
         )
         for curve in drawn
     ]
-    figure = curves.draw_panels({"": thin}, up=up, inches=_INCHES)
-    return _figure(
-        figure, "Accuracy by round, mean over seeds; bands of one deviation."
-    )
+    figure = curves.draw_panels({"": thin}, up=up, score=score, inches=_INCHES)
+    name = score.name.capitalize()
+    return _figure(figure, f"{name} by round, mean over seeds; bands of one deviation.")
 
 
 def clients_of(groups: Groups) -> str:

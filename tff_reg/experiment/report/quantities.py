@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import scores
 from tff_reg.experiment.report.finished_runs import (
     WEIGHTS,
     ComparisonError,
@@ -45,8 +46,8 @@ class Quantity:
 
     Attributes:
       name: Its name in `--columns` and in papers' tables. One that ends in @ is that at
-        a round, or to a target accuracy.
-      head: Its heading; `{}` stands for the round, or for the target in percent.
+        a round, or to a target.
+      head: Its heading; `{}` stands for the round, or for the target.
       read: Returns it from a run, and the round or target if its name has an @; None if
         there is none. Raises a `ComparisonError` if an analysis is missing.
       key: Its name in `table.csv`, by default `name`.
@@ -58,8 +59,9 @@ class Quantity:
       note: The sentences below tables that have it; of an analysis, with `{}` for the
         analysed model.
       place: The round or target of one that has it, see `at`.
-      is_usual: Whether tables have it by default, beside accuracy and EMA, if runs
+      is_usual: Whether tables have it by default, beside score and EMA, if runs
         measured it.
+      is_score: Whether it is a score of the runs', see `judged`.
     """
 
     name: str
@@ -74,15 +76,31 @@ class Quantity:
     note: str = ""
     is_usual: bool = False
     place: Any = None
+    is_score: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "key", self.key or self.name.replace("@", "_to_{}"))
 
-    def at(self, place: float) -> Quantity:
-        """Returns the quantity at a round, or to a target from 0 to 1."""
+    def judged_by(self, score: scores.Score) -> Quantity:
+        """Returns it of runs with a score: that of the placeholders in head and key."""
+        target = "{} %" if score.is_share else "{}"
+        texts = {"{score}": score.name, "{unit}": score.unit, "{target}": target}
+        head, key = self.head, self.key
+        for name, text in texts.items():
+            head, key = head.replace(name, text), key.replace(name, text)
+        found = dataclasses.replace(self, head=head, key=key)
+        if not self.is_score:
+            return found
+        how: Any = {"best": self.best and score.best, "scale": score.scale}
+        if not score.is_share:
+            how |= {"form": ".4g", "spread": ".2g"}
+        return dataclasses.replace(found, **how)
+
+    def at(self, place: float, scale: float = 1) -> Quantity:
+        """Returns the quantity at a round, or to a target, which people read scaled."""
         return dataclasses.replace(
             self,
-            head=self.head.format(place if self.name == "ema@" else f"{100 * place:g}"),
+            head=self.head.format(f"{scale * place:g}"),
             key=self.key.format(place),
             read=functools.partial(self.read, at=place),
             place=place,
@@ -151,6 +169,7 @@ def _cost(name: str, head: str, of: str, form: str) -> Quantity:
 
 
 _share = functools.partial(Quantity, scale=100, best=max)
+_score = functools.partial(_share, is_score=True)
 _number = functools.partial(Quantity, form=".4g", spread=".2g")
 _CLIENTS = (
     "Clients: their accuracies with the global model (of local: with their own);"
@@ -167,34 +186,36 @@ _COST = (
 )
 _USUAL = ("clients_mean", "clients_worst_tenth", "finetuned_mean")
 _TABLE = (
-    _share("accuracy", "accuracy (%)", _said("final_accuracy")),
-    _share(
+    _score("score", "{score}{unit}", lambda run: run.judged("final"), key="{score}"),
+    _score(
         "best",
-        "best (%)",
-        _said("best_accuracy"),
-        key="best_accuracy",
-        best=None,  # The maximum over rounds chose among them by the test examples.
-        note="Best: the highest of all rounds, which the tested examples choose.",
+        "best{unit}",
+        lambda run: run.judged("best"),
+        key="best_{score}",
+        best=None,  # The best over rounds chose among them by the test examples.
+        note="Best: that of all rounds, which the tested examples choose.",
     ),
-    _share(
+    _score(
         "ema",
-        "EMA (%)",
-        _said("ema_accuracy"),
-        key="ema_accuracy",
+        "EMA{unit}",
+        lambda run: run.judged("ema"),
+        key="ema_{score}",
         note="EMA: exponential moving average with momentum"
         f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds.",
     ),
-    _share(
+    _score(
         "ema@",
-        "EMA at {} (%)",
-        lambda run, at: run.summary["accuracy_at_rounds"][str(at)]["ema_accuracy"],
-        key="ema_accuracy_at_{}",
+        "EMA at {}{unit}",
+        lambda run, at: run.summary["score_at_rounds"][str(at)][
+            f"ema_{run.score.name}"
+        ],
+        key="ema_{score}_at_{}",
     ),
-    _share(
+    _score(
         "all_clients",
-        "all clients (%)",
-        _said("all_clients_accuracy"),
-        key="all_clients_accuracy",
+        "all clients{unit}",
+        lambda run: run.judged("all_clients"),
+        key="all_clients_{score}",
         note="All clients: that of the mean of all clients' last models.",
         is_usual=True,
     ),
@@ -223,8 +244,8 @@ _TABLE = (
     _cost("mflops", "MFLOPs", "forward_mflops", ".1f"),
     _cost("rest_mflops", "other MFLOPs", "forward_rest_mflops", ".3f"),
     _cost("params", "params (M)", "stored_params_m", ".2f"),
-    _number("rounds@", "rounds to {} %", _rounds_to, form=".1f", best=min),
-    _number("megabytes@", "MB to {} %", _spent("megabytes")),
+    _number("rounds@", "rounds to {target}", _rounds_to, form=".1f", best=min),
+    _number("megabytes@", "MB to {target}", _spent("megabytes")),
     Quantity(
         "seconds",
         "s a round",
@@ -232,32 +253,38 @@ _TABLE = (
         key="seconds_per_round",
         spread="",
     ),
-    _number("seconds@", "s to {} %", _spent("seconds")),
+    _number("seconds@", "s to {target}", _spent("seconds")),
     _number(
         "multiply_adds@",
-        "10^9 multiply-adds to {} %",
+        "10^9 multiply-adds to {target}",
         _spent("multiply_adds"),
         needs=COST,
     ),
 )
 TABLE = {each.name: each for each in _TABLE}
-TO_TARGET = [each for each in _TABLE if each.key.endswith("_to_{}")]
+TO_TARGET = [each.name for each in _TABLE if each.key.endswith("_to_{}")]
 _NAMES = tuple(dict.fromkeys(name.removesuffix("@") for name in TABLE))
 COLUMNS = Setting(
     "columns",
     str,
     (),
     "columns of table.md, as of FedAlign's Tables 1 and 5; rounds, megabytes, seconds"
-    " and multiply_adds are those to target_accuracies; runs are analysed if they are"
+    " and multiply_adds are those to targets; runs are analysed if they are"
     " not yet",
     is_tuple=True,
     choices=_NAMES,
 )
 
 
-def of(column: str) -> Quantity:
+@functools.cache
+def judged(score: scores.Score) -> dict[str, Quantity]:
+    """Returns `TABLE` for runs with a score."""
+    return {name: each.judged_by(score) for name, each in TABLE.items()}
+
+
+def of(column: str, table: Mapping[str, Quantity] = TABLE) -> Quantity:
     """Returns the quantity of a column: that to a target if there is no other."""
-    return TABLE.get(column) or TABLE[f"{column}@"]
+    return table.get(column) or table[f"{column}@"]
 
 
 def needing(columns: Sequence[str], *needs: str) -> list[str]:
@@ -268,12 +295,12 @@ def needing(columns: Sequence[str], *needs: str) -> list[str]:
 def check(columns: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
     """Checks the names of columns, and returns each once.
 
-    Columns of rounds or costs to an accuracy need `targets`.
+    Columns of rounds or costs to a score need `targets`.
     """
     COLUMNS.check(tuple(columns))
     lacking = [name for name in columns if name not in TABLE]
     if lacking and not targets:
-        why = f"{lacking[0]} is that to an accuracy: give target_accuracies."
+        why = f"{lacking[0]} is that to a score: give targets."
         raise SettingError("columns", tuple(columns), why)
     return list(dict.fromkeys(columns))
 

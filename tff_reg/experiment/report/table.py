@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
-from tff_reg import tables
+from tff_reg import scores, tables
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import RunConfig
@@ -45,15 +46,14 @@ _NO_BOLD = (
     " 0."
 )
 _TUNED = (
-    "Held out: accuracy of the best setting on training examples that were left out for"
+    "Held out: score of the best setting on training examples that were left out for"
     " tuning; in brackets that of the worst setting, diverged ones included, and how"
     " many were tried. The final"
     " runs train on all examples."
 )
 # The settings that say what is read from a run.
 _OF_SUMMARY = tagged(RunConfig, SUMMARY)
-_ACCURACY, _SECONDS = quantities.TABLE["accuracy"], quantities.TABLE["seconds"]
-_EMA_AT, _ROUNDS = quantities.TABLE["ema@"], quantities.TABLE["rounds@"]
+_SCORE, _SECONDS, _EMA_AT, _ROUNDS = "score", "seconds", "ema@", "rounds@"
 
 Groups = Mapping[str, Sequence[FinishedRun]]
 Row = dict[str, Union[str, int, float, None]]
@@ -65,10 +65,10 @@ class Tuned:
 
     Attributes:
       settings: Its best settings by name; empty if the grid has none of its settings.
-      mean: Their accuracy (0 to 1) on the held-out examples, mean over seeds; None if
-        nothing was tuned.
+      mean: Their score on the held-out examples, mean over seeds; None if nothing was
+        tuned.
       deviation: Its sample deviation; None for one seed.
-      lowest: The lowest mean of all settings; None if one of them has no finite mean.
+      worst: The worst mean of all settings; None if one of them has no finite mean.
       tried: The number of settings that were tried.
       tied: The number of further settings with the same mean.
     """
@@ -76,7 +76,7 @@ class Tuned:
     settings: Mapping[str, Any]
     mean: Optional[float] = None
     deviation: Optional[float] = None
-    lowest: Optional[float] = None
+    worst: Optional[float] = None
     tried: int = 0
     tied: int = 0
 
@@ -86,25 +86,28 @@ class Tuned:
         texts = [f"{name}={as_text(value)}" for name, value in self.settings.items()]
         return ", ".join(texts) or "-"
 
-    @property
-    def held_out(self) -> str:
-        """The best and the worst held-out accuracy of all settings, in percent."""
+    def held_out(self, score: scores.Score) -> str:
+        """Returns the best and the worst held-out score of all settings, for people."""
         if self.mean is None:
             return "-"
-        worst = "not finite" if self.lowest is None else f"{100 * self.lowest:.2f}"
-        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
+
+        def text(value: float) -> str:
+            return f"{score.scale * value:{score.form}}"
+
+        worst = "not finite" if self.worst is None else text(self.worst)
+        spread = "" if self.deviation is None else f" ± {text(self.deviation)}"
         tried = f"{self.tried} setting{'s' * (self.tried != 1)}"
         if self.tied:
             tried += f", {self.tied + 1} of them tied for the best"
-        return f"{100 * self.mean:.2f}{spread} ({worst}; {tried})"
+        return f"{text(self.mean)}{spread} ({worst}; {tried})"
 
     def row(self) -> dict[str, Any]:
         """Returns the result's columns of `table.csv`."""
         return {
             "setting": self.text,
-            "held_out_accuracy_mean": self.mean,
-            "held_out_accuracy_std": self.deviation,
-            "held_out_accuracy_lowest": self.lowest,
+            "held_out_mean": self.mean,
+            "held_out_std": self.deviation,
+            "held_out_worst": self.worst,
             "settings_tried": self.tried,
             "settings_tied": self.tied,
         }
@@ -115,8 +118,8 @@ class Layout:
     """What a table shows of its runs.
 
     Attributes:
-      accuracy_at_rounds: Rounds that get a column.
-      target_accuracies: Accuracies (0 to 1) whose first round gets a column.
+      score_at_rounds: Rounds that get a column.
+      targets: Scores whose first round gets a column; accuracies are 0 to 1.
       target_measure: As in `RunConfig`; None for the value in each run's config.
       target_model: As in `RunConfig`; None for the value in each run's config.
       columns: Columns of `table.md`, of `quantities.COLUMNS`; empty for the usual ones.
@@ -127,8 +130,8 @@ class Layout:
         for the first.
     """
 
-    accuracy_at_rounds: Sequence[int] = ()
-    target_accuracies: Sequence[float] = ()
+    score_at_rounds: Sequence[int] = ()
+    targets: Sequence[float] = ()
     target_measure: Optional[str] = None
     target_model: Optional[str] = None
     columns: Sequence[str] = ()
@@ -139,10 +142,10 @@ class Layout:
 
     def __post_init__(self):
         """Checks what runs have to say, and lists each column once."""
-        for name in ("accuracy_at_rounds", "target_accuracies", "columns"):
+        for name in ("score_at_rounds", "targets", "columns"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         RunConfig.of(self.wanted)
-        quantities.check(self.columns, self.target_accuracies)
+        quantities.check(self.columns, self.targets)
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -222,7 +225,28 @@ class Table(Printed):
 
     def __post_init__(self):
         """Raises an error if the runs cannot be compared, or lack what is asked for."""
-        _ = self.baseline, self._reaching, self._values, self.protocol
+        _ = self.baseline, self.score, self._reaching, self._values, self.protocol
+
+    @functools.cached_property
+    def score(self) -> scores.Score:
+        """What the runs are judged by."""
+        found = {run.score.name: run.score for run in self._runs}
+        if len(found) > 1:
+            raise ComparisonError(
+                f"Runs are judged by {' and '.join(sorted(found))}: compare those that"
+                " have one score."
+            )
+        return next(iter(found.values()))
+
+    @functools.cached_property
+    def _table(self) -> dict[str, Quantity]:
+        return quantities.judged(self.score)
+
+    def _at_places(self, spent: Sequence[Quantity]) -> list[Quantity]:
+        """The quantities at the rounds, and some of those to a target at each."""
+        rounds, scale = self.layout.score_at_rounds, self.score.scale
+        to_targets = [q.at(t, scale) for t in self.layout.targets for q in spent]
+        return [*map(self._table[_EMA_AT].at, rounds), *to_targets]
 
     @functools.cached_property
     def protocol(self) -> protocol_lib.Protocol:
@@ -237,7 +261,8 @@ class Table(Printed):
     @functools.cached_property
     def _measured(self) -> list[Quantity]:
         """The quantities of `table.csv`, in its order."""
-        kinds, asked = quantities.ANALYSES, [*map(quantities.of, self.layout.columns)]
+        kinds, columns = quantities.ANALYSES, self.layout.columns
+        asked = [quantities.of(name, self._table) for name in columns]
         has_cost = any(run.examples for run in self._runs)
         has_cost &= any(each.needs == quantities.COST for each in asked)
 
@@ -248,17 +273,15 @@ class Table(Printed):
                 for run in self._runs
             )
 
-        plain = [q for q in quantities.TABLE.values() if "@" not in q.name]
-        plain = [q for q in plain if q is not _SECONDS and q.needs not in kinds]
+        plain = [q for q in self._table.values() if "@" not in q.name]
+        plain = [q for q in plain if q.name != _SECONDS and q.needs not in kinds]
         analysed = [q for q in asked if "@" not in q.name and q.needs in kinds]
-        spent = [
-            q for q in quantities.TO_TARGET if not q.needs or has_cost or q in asked
-        ]
+        to_target = map(self._table.__getitem__, quantities.TO_TARGET)
+        spent = [q for q in to_target if not q.needs or has_cost or q in asked]
         return [
             *(q for q in plain if not q.needs or q in asked or has(q)),
             *sorted(analysed, key=lambda quantity: kinds.index(quantity.needs)),
-            *(q.at(target) for target in self.layout.target_accuracies for q in spent),
-            *map(_EMA_AT.at, self.layout.accuracy_at_rounds),
+            *self._at_places(spent),
         ]
 
     @functools.cached_property
@@ -267,7 +290,7 @@ class Table(Printed):
         return {
             name: {
                 quantity.key: [quantity.read(run) for run in group]
-                for quantity in (*self._measured, _SECONDS)
+                for quantity in (*self._measured, self._table[_SECONDS])
             }
             for name, group in self.groups.items()
         }
@@ -283,7 +306,7 @@ class Table(Printed):
                     for quantity in self._measured
                     for kind, of in (("mean", mean), ("std", quantities.deviation))
                 },
-                _SECONDS.key: mean(self._values[name][_SECONDS.key]),
+                (key := self._table[_SECONDS].key): mean(self._values[name][key]),
                 **finished_runs.counts(group),
                 **differences.row(self._differences.get(name, {})),
                 **(self.layout.tuned[name].row() if self.layout.tuned else {}),
@@ -308,7 +331,7 @@ class Table(Printed):
     def _differences(self) -> dict[str, differences.Difference]:
         if not self._is_paired:
             return {}
-        values, known = self._by_seed("accuracy"), {*self.ranked, self.baseline}
+        values, known = self._by_seed(self.score.name), {*self.ranked, self.baseline}
         values = {name: each for name, each in values.items() if name in known}
         return differences.to_baseline(values, self.baseline)
 
@@ -321,9 +344,10 @@ class Table(Printed):
         texts = []
         for name, group in self.groups.items():
             otherwise = "-"
-            if quantity.scale == 100 and finished_runs.counts(group)["not_finite"]:
+            is_of_models = quantity.is_score or quantity.scale == 100
+            if is_of_models and finished_runs.counts(group)["not_finite"]:
                 otherwise = "not finite"
-            if quantity.name == _ROUNDS.name:
+            if quantity.name == _ROUNDS:
                 otherwise = self._too_few(group, quantity.place) or "-"
             texts.append(quantity.text(self._values[name][quantity.key], otherwise))
         if self._why_no_bold or quantity.best is None:
@@ -336,9 +360,9 @@ class Table(Printed):
             for text, good in zip(texts, is_best)
         ]
 
-    def accuracies(self) -> dict[str, str]:
-        """Returns the cells of the final accuracy by row."""
-        return dict(zip(self.groups, self._column(_ACCURACY)))
+    def scores(self) -> dict[str, str]:
+        """Returns the cells of the final score by row."""
+        return dict(zip(self.groups, self._column(self._table[_SCORE])))
 
     @property
     def ranked(self) -> list[str]:
@@ -368,7 +392,7 @@ class Table(Printed):
     def _too_few(self, group: Sequence[FinishedRun], target: Any) -> str:
         """Returns how long the shortest run without the target was, such as `25+`."""
         missed = [r for r in group if not r.summary["rounds_to_target"][str(target)]]
-        known = [run.summary["rounds"] for run in missed if run.accuracies]
+        known = [run.summary["rounds"] for run in missed if run.tested]
         return f"{min(known)}+" if known else ""
 
     @functools.cached_property
@@ -382,7 +406,7 @@ class Table(Printed):
                 mean(row[quantity.key]) is not None for row in self._values.values()
             )
         ]
-        return [*self.layout.columns] or ["accuracy", "ema", *usual]
+        return [*self.layout.columns] or [_SCORE, "ema", *usual]
 
     def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol in lines."""
@@ -394,7 +418,7 @@ class Table(Printed):
 
     def cells(self) -> dict[str, Sequence[str]]:
         """Returns the cells of `table.md` and `table.tex`, column by column."""
-        layout, known = self.layout, quantities.TABLE
+        layout, known = self.layout, self._table
         cells: dict[str, Sequence[str]] = {
             "method": [*self.groups],
             "seeds": [str(len(group)) for group in self.groups.values()],
@@ -402,19 +426,19 @@ class Table(Printed):
         if self.layout.tuned:
             tuned = [self.layout.tuned[name] for name in self.groups]
             cells["best setting"] = [each.text for each in tuned]
-            cells["held out (%)"] = [each.held_out for each in tuned]
+            held_out = [each.held_out(self.score) for each in tuned]
+            cells[f"held out{self.score.unit}"] = held_out
         asked = layout.columns
-        shown = [known[n] for n in self._columns if n in known and n != _SECONDS.name]
-        shown += map(_EMA_AT.at, layout.accuracy_at_rounds)
-        spent = [
-            q for q in quantities.TO_TARGET if q is _ROUNDS or q.name[:-1] in asked
-        ]
-        shown += [q.at(target) for target in layout.target_accuracies for q in spent]
-        for quantity in [*shown, *[_SECONDS] * (not asked or _SECONDS.name in asked)]:
+        shown = [known[n] for n in self._columns if n in known and n != _SECONDS]
+        spent = [n for n in quantities.TO_TARGET if n == _ROUNDS or n[:-1] in asked]
+        shown += self._at_places([known[n] for n in spent])
+        if not asked or _SECONDS in asked:
+            shown.append(known[_SECONDS])
+        for quantity in shown:
             cells[quantity.head] = self._column(quantity)
-            if quantity is _ACCURACY:
+            if quantity.name == _SCORE:
                 cells |= differences.cells(
-                    self._differences, [*self.groups], self.baseline
+                    self._differences, [*self.groups], self.baseline, self.score
                 )
         return cells
 
@@ -448,38 +472,38 @@ class Table(Printed):
         return notes
 
     def _passed(self) -> Iterator[str]:
-        """Yields notes on targets that accuracies passed and their averages did not."""
-        which = "all_clients" if "all clients" in self._reaching else "accuracies"
-        targets = (
-            self.layout.target_accuracies if "moving average" in self._reaching else ()
-        )
+        """Yields notes on targets that scores passed and their averages did not."""
+        is_of_all, score = "all clients" in self._reaching, self.score
+        values_of = operator.attrgetter("all_clients" if is_of_all else "tested")
+        targets = self.layout.targets if "moving average" in self._reaching else ()
         for name, group in self.groups.items():
             for target in targets:
                 passed = [
                     run
                     for run in group
                     if run.summary["rounds_to_target"][str(target)] is None
-                    if max(getattr(run, which).values(), default=0) >= target
+                    if any(score.reaches(v, target) for v in values_of(run).values())
                 ]
                 if passed:
+                    text = f"{score.scale * target:g}{' %' * score.is_share}"
                     yield (
-                        f"{name}: the accuracy of {len(passed)} of"
+                        f"{name}: the {score.name} of {len(passed)} of"
                         f" {progress.count(len(group), 'seed')} reached"
-                        f" {100 * target:g} %, its moving average did not"
-                        " (--target_measure=raw counts the accuracy)."
+                        f" {text}, its moving average did not"
+                        f" (--target_measure=raw counts the {score.name})."
                     )
 
     def _equal(self) -> Iterator[str]:
-        """Yields notes on methods with the same accuracy in every seed of several."""
+        """Yields notes on methods with the same score in every seed of several."""
         names: dict[Any, list[str]] = {}
-        for name, values in self._by_seed("accuracy").items():
+        for name, values in self._by_seed(self.score.name).items():
             if len(values) > 1:
                 same = sorted((seed, round(each, 9)) for seed, each in values.items())
                 names.setdefault(tuple(same), []).append(name)
         for first, *others in names.values():
             if others:
                 equal = " and ".join(others)
-                yield f"{equal}: the same accuracy as {first} in every seed."
+                yield f"{equal}: the same {self.score.name} as {first} in every seed."
 
     @functools.cached_property
     def _why_no_bold(self) -> str:
@@ -496,14 +520,14 @@ class Table(Printed):
         return f"Nothing is in bold: {why}." if why else ""
 
     def _caption(self, has_bold: bool) -> str:
-        accuracy, reaching = accuracy_of(self.groups), self._reaching
+        head, reaching = score_of(self.groups), self._reaching
         texts = [
-            f"{accuracy} after {progress.count(self._rounds, 'round')}: mean ±"
+            f"{head} after {progress.count(self._rounds, 'round')}: mean ±"
             " sample standard deviation (n - 1) over seeds; one seed has no deviation."
         ]
         if " to " in self._rounds:
-            texts.append("In curves a run that has ended keeps its last accuracy.")
-        if "held-out" in accuracy.lower():
+            texts.append("In curves a run that has ended keeps its last score.")
+        if "held-out" in head.lower():
             texts.append(
                 "Held-out examples are training examples that nobody trains on."
             )
@@ -512,7 +536,7 @@ class Table(Printed):
         texts += dict.fromkeys(q.note for q in shown if q not in of_analyses and q.note)
         if len(self.groups) > 1:
             texts.append(self._why_no_bold or (_BOLD if has_bold else _NO_BOLD))
-            if "accuracy" in self._columns and self._is_paired:
+            if _SCORE in self._columns and self._is_paired:
                 texts.append(differences.in_words(self._differences, self.baseline))
             if references := [name for name in self.groups if name not in self.ranked]:
                 names = ", ".join(references)
@@ -525,7 +549,7 @@ class Table(Printed):
                 f"Rounds to a target: the first in which {reaching} reaches it;"
                 " with a + where a seed never did."
             )
-        names = {quantity.name[:-1] for quantity in quantities.TO_TARGET}
+        names = {name[:-1] for name in quantities.TO_TARGET}
         if names & {*self._columns} and reaching:
             texts.append(
                 "MB and multiply-adds to a target: received, sent and computed by a"
@@ -538,30 +562,30 @@ class Table(Printed):
     def _reaching(self) -> str:
         """The measure that has to reach a target, in words; empty without one."""
         found = set()
-        for run in self._runs if self.layout.target_accuracies else ():
+        for run in self._runs if self.layout.targets else ():
             says = {**run.config, **self.layout.wanted}
             is_of_all = says.get("target_model") == "all_clients"
             if is_of_all and not run.all_clients:
                 raise ComparisonError(
                     f"{run.path} was not made with averages_all_clients: there is no"
-                    " mean of all clients' models whose accuracy could reach a target."
+                    " mean of all clients' models whose score could reach a target."
                 )
             found.add((says.get("target_measure") == "raw", is_of_all))
         if len(found) != 1:
             return "what each run's settings name" if found else ""
         ((is_raw, is_of_all),) = found
-        measure = "the accuracy" if is_raw else "the accuracy's moving average"
+        measure = f"the {self.score.name}" + ("" if is_raw else "'s moving average")
         return measure + (" of the mean of all clients' models" if is_of_all else "")
 
 
-def accuracy_of(groups: Groups) -> str:
-    """Returns the description of the accuracies, such as `Test accuracy on digits`."""
+def score_of(groups: Groups) -> str:
+    """Returns the description of the scores, such as `Test accuracy on digits`."""
     runs = [run for group in groups.values() for run in group]
     tasks = {run.summary["task"] for run in runs}
     (task,) = tasks if len(tasks) == 1 else (None,)
     tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
     on = f" on {task}" if task else ""
-    return f"{tested.capitalize()} accuracy{on}"
+    return f"{tested.capitalize()} {runs[0].score.name}{on}"
 
 
 def configs(groups: Groups) -> dict[str, list[dict[str, Any]]]:

@@ -269,7 +269,7 @@ def load(
     if client is not None:
         client = _client_of(task.client_data.client_ids, client)
     # Training examples are analysed, too, so all must be those of the run.
-    x, y = map(np.asarray, task.test_arrays())
+    x, y = task.test_arrays()
     parts = evaluation.subsets_of(task, config.imbalance_factor is not None)
     tested = digests.of_tests(x, y, parts)
     of_clients = getattr(task.client_data, "digests", {})

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import curves, files
+from tff_reg import curves, files, scores
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
     metrics,
@@ -167,9 +167,9 @@ class Callback:
 
 
 class BestWeights(Callback):
-    """Keeps the server's model after the round with the best test accuracy.
+    """Keeps the server's model after the round with the best test score.
 
-    Of several rounds with the same accuracy, the first one counts.
+    Of several rounds with the same score, the first one counts.
     """
 
     def __init__(self):
@@ -191,11 +191,12 @@ class BestWeights(Callback):
             files.write_bytes(self._path, best)
 
     def on_round(self, run: Run, row: Row) -> None:
-        accuracy = row.get(metrics.EVALUATION_ACCURACY)
-        if self._path is None or accuracy is None or math.isnan(accuracy):
+        score = scores.of(run.settings)
+        value = row.get(score.server)
+        if self._path is None or value is None or math.isnan(value):
             return
-        *before, _ = run.column(metrics.EVALUATION_ACCURACY)
-        if all(accuracy > other for other in before if not math.isnan(other)):
+        *before, _ = run.column(score.server)
+        if not any(score.reaches(other, value) for other in before):
             if run.rounds_done % run.rounds_per_evaluation:
                 exists = self._path.exists()
                 self._before = self._path.read_bytes() if exists else b""
@@ -269,7 +270,7 @@ class TensorBoard(Callback):
 
 
 class EarlyStopping(Callback):
-    """Ends a run whose accuracy no longer improves, or that has reached its targets.
+    """Ends a run whose score no longer improves, or that has reached its targets.
 
         experiment.train(..., callbacks=[experiment.EarlyStopping(patience=5)])
 
@@ -281,14 +282,13 @@ class EarlyStopping(Callback):
         """Sets when a run ends.
 
         Args:
-          patience: The number of rounds without a better accuracy after which it ends.
-          at_target: Whether it ends once the largest of the run's `target_accuracies`
-            is reached.
+          patience: The number of rounds without a better score after which it ends.
+          at_target: Whether it ends once the best of the run's `targets` is reached.
         """
         self._patience, self._at_target = patience, at_target
 
     def on_round(self, run: Run, row: Row) -> Optional[str]:
-        if row.get(metrics.EVALUATION_ACCURACY) is None:
+        if row.get(scores.of(run.settings).server) is None:
             return None
         asked = {"patience": self._patience, "stop_at_target": self._at_target}
         return summary.why_end(run.table, {**run.settings, **asked})
@@ -298,22 +298,22 @@ class EarlyStopping(Callback):
 OF_EVALUATIONS = (BestWeights, TensorBoard)
 
 
-def accuracy_curves(
+def score_curves(
     table: metrics.MetricsTable, settings: Mapping[str, Any]
 ) -> list[curves.Curve]:
-    """Returns the curves of the accuracies that a run measured."""
-    tested = metrics.tested(settings)
+    """Returns the curves of the scores that a run measured."""
+    tested, score = metrics.tested(settings), scores.of(settings)
     rounds = [int(number) for number in table.column(metrics.ROUND)]
     drawn = []
     for name, column in (
-        (tested, metrics.EVALUATION_ACCURACY),
-        ("training, clients' mean", metrics.TRAINING_ACCURACY),
-        (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
+        (tested, score.server),
+        ("training, clients' mean", score.training),
+        (f"{tested}, mean of all clients", score.all_clients),
     ):
         points = [
-            (number, share)
-            for number, share in zip(rounds, table.column(column))
-            if not math.isnan(share)
+            (number, value)
+            for number, value in zip(rounds, table.column(column))
+            if not math.isnan(value)
         ]
         if points:
             drawn.append(curves.Curve(name, *zip(*points)))
@@ -362,7 +362,7 @@ def can_be_live() -> bool:
 
 
 class LiveCurve(Callback):
-    """Shows the accuracies by round in a notebook, in one figure that is redrawn.
+    """Shows the scores by round in a notebook, in one figure that is redrawn.
 
         experiment.train(..., callbacks=[experiment.LiveCurve()])
 
@@ -379,18 +379,19 @@ class LiveCurve(Callback):
     def on_round(self, run: Run, row: Row) -> None:
         is_first = self._handle is None
         is_time = time.monotonic() - self._drawn_at >= _SECONDS_BETWEEN
-        if row.get(metrics.EVALUATION_ACCURACY) is not None and (is_first or is_time):
+        is_measured = row.get(scores.of(run.settings).server) is not None
+        if is_measured and (is_first or is_time):
             self._show(run)
 
     def on_end(self, run: Run) -> None:
         self._show(run)
 
     def _show(self, run: Run) -> None:
-        drawn = accuracy_curves(run.table, run.settings)
+        drawn = score_curves(run.table, run.settings)
         if not drawn or not can_be_live():
             return
         self._drawn_at = time.monotonic()
-        figure = curves.draw_curves(drawn)
+        figure = curves.draw_curves(drawn, score=scores.of(run.settings))
         picture = ipython_display.Image(curves.as_png(figure), width=_WIDTH)
         if self._handle is None:
             self._handle = ipython_display.display(picture, display_id=True)

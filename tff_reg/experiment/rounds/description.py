@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Container, Mapping
 from typing import Any, Optional
 
-from tff_reg import files, tables
+from tff_reg import files, scores, tables
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import SHORTHAND, ResolvedConfig, RunConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
@@ -200,22 +200,22 @@ def troubles(counts: Mapping[str, Any]) -> str:
 
 def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     """Describes the result of a finished run and its files."""
+    score = scores.of(summary)
 
-    def shown(name: str) -> str:
-        return f"{100 * summary[name]:.2f} %"
+    def shown(kind: str) -> str:
+        return score.text(summary[f"{kind}_{score.name}"])
 
     rounds = progress.count(summary["rounds"], "round")
     text = f"{rounds} done"
-    if summary["final_accuracy"] is not None:
+    if summary[f"final_{score.name}"] is not None:
         tested = metrics.tested(summary).capitalize()
-        text = f"{tested} accuracy {shown('final_accuracy')} after {rounds}"
-    if summary["best_accuracy"] is not None:
-        best = f"best {shown('best_accuracy')} after round {summary['best_round']}"
-        text += f" ({best})"
-    if summary["all_clients_accuracy"] is not None:
+        text = f"{tested} {score.name} {shown('final')} after {rounds}"
+    if summary[f"best_{score.name}"] is not None:
+        text += f" (best {shown('best')} after round {summary['best_round']})"
+    if summary[f"all_clients_{score.name}"] is not None:
         text += (
-            f", of the mean of all clients' last models {shown('all_clients_accuracy')}"
-            f" (best {shown('best_all_clients_accuracy')})"
+            f", of the mean of all clients' last models {shown('all_clients')}"
+            f" (best {shown('best_all_clients')})"
         )
     text += (
         f", {progress.duration(summary['training_seconds'])} of training, the median"

@@ -123,8 +123,9 @@ class CentralEvaluation:
 
     @property
     def columns(self) -> list[str]:
-        """The names of what is measured beside loss and accuracy."""
-        return [*(f"{name}/accuracy" for name in self.subsets), *self.metrics]
+        """The names of what is measured."""
+        accuracies = ["accuracy", *(f"{name}/accuracy" for name in self.subsets)]
+        return ["loss", *accuracies[: None if self._has_accuracy else 0], *self.metrics]
 
     @property
     def examples(self) -> tuple[Any, Any]:

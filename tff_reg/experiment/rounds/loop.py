@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, ParamSpec, TypeVar, Union
 
-from tff_reg import curves, lazy, runtime
+from tff_reg import curves, lazy, runtime, scores
 from tff_reg.data import digests, keys, sampling
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.rounds import (
@@ -32,7 +32,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
-from tff_reg.settings import near_names
+from tff_reg.settings import SettingError, near_names
 from tff_reg.training import traffic
 
 if TYPE_CHECKING:
@@ -92,11 +92,14 @@ class Rounds(callbacks_lib.Run):
       seed: Seed of the sampling and of the clients' keys.
       evaluate: Function from `tff.learning.models.ModelWeights` to `loss` and
         `accuracy`, such as a `CentralEvaluation`; None to train without evaluation.
+      score: The number of `evaluate` by which models are judged; None for the
+        accuracy, or the loss of a model that is no classifier.
+      lower_is_better: Whether a lower score is better; None if its name says it.
       rounds_per_evaluation: Number of rounds between two evaluations; the last round
         is always evaluated.
       rounds_per_checkpoint: Number of rounds between two checkpoints; there is also one
         after the last round, and when `on_round` raises.
-      keep_best: Write the server's model after the round with the best test accuracy
+      keep_best: Write the server's model after the round with the best test score
         to `best_weights.npz`; the first of several equal ones.
       client_dataset_fn: Function of a client's id and its key for the round (int64 [2])
         that returns its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
@@ -128,6 +131,8 @@ class Rounds(callbacks_lib.Run):
     clients_per_round: int
     seed: int = 0
     evaluate: Optional[EvaluationFn] = None
+    score: Optional[str] = None
+    lower_is_better: Optional[bool] = None
     rounds_per_evaluation: int = 1
     rounds_per_checkpoint: int = 1
     client_dataset_fn: Optional[ClientDatasetFn] = None
@@ -159,12 +164,15 @@ class Rounds(callbacks_lib.Run):
             "sample_fn": name_of(self.sample_fn),
             "client_dataset_fn": name_of(self.client_dataset_fn),
             "metrics": list(getattr(self.evaluate, "metrics", ())),
+            "score": self._name_of_score(),
+            "lower_is_better": self.lower_is_better,
         }
         if self.unequal_work:
             own["unequal_work"] = digests.described(self.unequal_work)
         built_from = getattr(self.process, "built_from", None) or {}
         settings = {**numbers, **built_from, **self.settings, **own}
         self.settings = _as_json(settings)
+        self.judged_by = scores.of(self.settings)
         self.directory, where = None, self.output_dir
         if where is not None:
             is_one = isinstance(where, directory_lib.RunDirectory)
@@ -173,6 +181,7 @@ class Rounds(callbacks_lib.Run):
             self.total_rounds
         )
         self._progress.tested = metrics.tested(self.settings)
+        self._progress.score = self.judged_by
         self.say = self._progress.say
         self.callbacks = [
             *([callbacks_lib.BestWeights()] if self.keep_best else []),
@@ -192,6 +201,18 @@ class Rounds(callbacks_lib.Run):
         # Not every process has it, and it may be None.
         self._get_mean = getattr(self.process, "get_all_clients_weights", None)
         self._set_back()
+
+    def _name_of_score(self) -> str:
+        """Returns what models are judged by, which the evaluation measures."""
+        known = getattr(self.evaluate, "columns", None)
+        if known is None:
+            return self.score or scores.DEFAULT
+        default = scores.DEFAULT if scores.DEFAULT in known else scores.OF_OTHERS
+        name = self.score or default
+        if name not in known:
+            why = f"models here have {', '.join(known)}; give one, or Keras's metric."
+            raise SettingError("score", name, why)
+        return name
 
     def _set_back(self) -> None:
         """Forgets the rounds of an earlier call of `run`."""
@@ -414,18 +435,18 @@ class Rounds(callbacks_lib.Run):
                 if name.startswith(("training/", "server/")) and name.count("/") == 2
                 if not name.endswith(metrics.NOT_FINITE)
             ]
-            names = (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY, *of_methods)
+            names = (metrics.TRAINING_LOSS, self.judged_by.training, *of_methods)
             found.update(dict.fromkeys(names, nothing))
         # The first row fixes the columns, also those that only later rounds fill.
-        names = ["loss", "accuracy", *getattr(evaluate, "columns", ())]
-        to_fill = [f"evaluation/{name}" for name in names[2:]]
+        names = getattr(evaluate, "columns", ("loss", self.judged_by.name))
+        to_fill = [f"evaluation/{name}" for name in names if evaluate is not None]
         if evaluate is not None and self._get_mean is not None:
             to_fill += [f"evaluation_all_clients/{name}" for name in names]
         to_fill += getattr(self.client_evaluation, "columns", ())
         return {
             metrics.ROUND: self.rounds_done + 1,
-            metrics.TRAINING_LOSS: found.pop(metrics.TRAINING_LOSS, None),
-            metrics.TRAINING_ACCURACY: found.pop(metrics.TRAINING_ACCURACY, None),
+            **dict.fromkeys((metrics.TRAINING_LOSS, self.judged_by.training)),
+            **dict.fromkeys((metrics.EVALUATION_LOSS, self.judged_by.server)),
             metrics.SECONDS: round(seconds, 3),
             metrics.MEMORY: _peak_megabytes(),
             **dict.fromkeys(to_fill),
@@ -548,10 +569,10 @@ class Rounds(callbacks_lib.Run):
             if all_clients_weights is not None:
                 name = directory_lib.ALL_CLIENTS_WEIGHTS
                 self.write_weights(name, all_clients_weights)
-        drawn = callbacks_lib.accuracy_curves(self.table, self.settings)
+        drawn = callbacks_lib.score_curves(self.table, self.settings)
         if self.directory is not None and drawn:
             picture = self.directory.path / directory_lib.PICTURE
-            curves.write_curves(picture, drawn)
+            curves.write_curves(picture, drawn, score=self.judged_by)
         if self.directory is not None and (points := callbacks_lib.drift(self.table)):
             picture = self.directory.path / directory_lib.DRIFT_PICTURE
             curves.write_points(picture, points, ".-")
@@ -581,6 +602,7 @@ class Rounds(callbacks_lib.Run):
             self.get_weights if weights is None else build_model,
             drawn,
             self._clients.rows if self._clients else (),
+            self.judged_by,
         )
 
     def run(self) -> RunResult:

@@ -16,16 +16,13 @@ SECONDS = "round_seconds"
 MEMORY = "peak_megabytes"
 TRAINING_LOSS = "training/loss"
 NUM_EXAMPLES = "training/num_examples"
-TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
-EVALUATION_ACCURACY = "evaluation/accuracy"
 NOT_FINITE = "/not_finite"
 # Whether the hook `weigh` of a method gave all clients the weight 0.
 ALL_ZERO = "weights/all_zero"
 DRIFT = "drift"
-# Metrics of the mean of all clients' last models, if the server keeps it.
+# Loss of the mean of all clients' last models, if the server keeps it.
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
-ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
 # Of the clients' accuracies with the global model, and with copies trained further, by
 # the settings that ask for them:
 CLIENT_KINDS = {"clients": "client_evaluation", "finetuned": "finetune_epochs"}
@@ -37,15 +34,6 @@ CLIENT_COLUMNS = {
     for kind in CLIENT_KINDS
     for name in CLIENT_MEASURES
 }
-
-FIRST_COLUMNS = (
-    ROUND,
-    TRAINING_LOSS,
-    TRAINING_ACCURACY,
-    EVALUATION_LOSS,
-    EVALUATION_ACCURACY,
-    SECONDS,
-)
 
 # Names of the accuracy in third-party models, in order of preference.
 _ACCURACY_NAMES = (
@@ -82,11 +70,9 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
         else:
             start = 1 if parts[:2] == ["aggregator", DRIFT] else 0
             others["/".join(parts[start:])] = value[()]
-    if TRAINING_ACCURACY not in training:
-        for name in _ACCURACY_NAMES:
-            if f"training/{name}" in training:
-                training[TRAINING_ACCURACY] = training.pop(f"training/{name}")
-                break
+    names = [f"training/{each}" for each in _ACCURACY_NAMES]
+    if found := next(filter(training.__contains__, names), None):
+        training[names[0]] = training.pop(found)
     return {**training, **others}
 
 
@@ -151,8 +137,7 @@ class MetricsTable:
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row; the first one fixes the columns."""
         if self._columns is None:
-            others = [name for name in row if name not in FIRST_COLUMNS]
-            self._columns = [*FIRST_COLUMNS, *others]
+            self._columns = [*row]
             self._text = self._line(self._columns)
         # Runs of earlier versions have no memory and no subsets.
         unknown = {*row} - {*self._columns, MEMORY}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import statistics
 import sys
@@ -10,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional, TextIO, Union
 
+from tff_reg import scores
 from tff_reg.experiment.rounds import metrics
 from tff_reg.lazy import tqdm
 
@@ -45,13 +45,6 @@ def count(number: Union[float, str], noun: str) -> str:
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
-def percent(share: Optional[float]) -> str:
-    """Formats a fraction as `93.1 %`; a dash for None or NaN."""
-    if share is None or math.isnan(share):
-        return "-"
-    return f"{100 * share:.1f} %"
-
-
 class Progress:
     """Receives the progress of a run; each method prints nothing unless overridden.
 
@@ -59,7 +52,7 @@ class Progress:
       tested: Name of the examples of the accuracies, from `metrics.tested`.
     """
 
-    tested = "test"
+    tested, score = "test", scores.Score()
 
     def start(self, rounds_done: int) -> None:
         """Called once, before the first round of this process."""
@@ -101,19 +94,17 @@ class Lines(Progress):
         self._last = now
         # The first round traces and compiles, which the others do not.
         usual = statistics.median(self._seconds[1:][-20:] or self._seconds)
-        loss = row[metrics.TRAINING_LOSS]
-        parts = [
-            f"loss {'-' if loss is None else f'{loss:.4f}'}",
-            f"accuracy {percent(row[metrics.TRAINING_ACCURACY])}",
-        ]
-        accuracies = {
-            metrics.EVALUATION_ACCURACY: f"{self.tested} accuracy",
-            metrics.ALL_CLIENTS_ACCURACY: "all clients' mean",
+        loss, score = row[metrics.TRAINING_LOSS], self.score
+        parts = [f"loss {'-' if loss is None else f'{loss:.4f}'}"]
+        judged = {
+            score.training: score.name,
+            score.server: f"{self.tested} {score.name}",
+            score.all_clients: "all clients' mean",
         }
-        for name, text in accuracies.items():
-            if row.get(name) is not None:
-                parts.append(f"{text} {percent(row[name])}")
-        shown = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
+        for name, text in judged.items():
+            if row.get(name) is not None and name != metrics.TRAINING_LOSS:
+                parts.append(f"{text} {score.text(row[name], '.1f')}")
+        shown = (metrics.EVALUATION_LOSS, score.server)
         parts += [
             f"{name.removeprefix('evaluation/')} {value:.4f}"
             for name, value in row.items()
@@ -151,9 +142,10 @@ class Bar(Lines):
 
     def after_round(self, round_num: int, row: Row) -> None:
         self._row.update((n, value) for n, value in row.items() if value is not None)
-        numbers = self._numbers(round_num, {**row, **self._row})
-        if metrics.EVALUATION_ACCURACY in self._row:
-            numbers = numbers[2:]  # Those of the training do not fit.
+        shown = {**row, **self._row}
+        if is_tested := self.score.server in self._row:
+            shown[self.score.training] = None  # Those of the training do not fit.
+        numbers = self._numbers(round_num, shown)[is_tested:]
         self._bar.set_description_str("  ".join(numbers), refresh=False)
         self._bar.update(1)
         self._bar.refresh()

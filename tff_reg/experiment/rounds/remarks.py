@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tff_reg.experiment.config import task_settings
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.rounds import client_evaluation
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tree
+from tff_reg.models import names
 
 # Examples whose values are looked at for their scale.
 _SOME = 2000
@@ -16,6 +17,8 @@ _SOME = 2000
 _TIMES = 3
 # Numbers from 0 to more than this are unscaled, such as bytes.
 _LARGE = 100
+# Tasks whose examples a Keras model takes as they are.
+_RAW = (task_settings.OWN_DATA, "arrays")
 _SCALING_LAYERS = ("Rescaling", "Normalization", "BatchNormalization")
 
 
@@ -30,7 +33,7 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
             f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
             f" batch_size={config.batch_size}, and drop_remainder leaves these out"
         )
-    if config.model is None:
+    if config.model is None or names.is_file(config.model):
         yield from _of_model(config, task.model_fn.plan.model, x_test)
     if config.client_evaluation is not None:
         yield from _of_tested(config, task)
@@ -42,21 +45,22 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
                 f" and the examples reach up to {largest:g}"
             )
     known = getattr(clients, "classes", None)
-    # A part of the data may lack a class.
-    if known is None or config.scale is not None:
+    if config.scale is not None:  # A part of the data may lack a class.
         return
-    if strange := int((~np.isin(y_test, known)).sum()):
-        yield (
-            f"{strange} of {len(y_test)} test examples are of classes that no client"
-            " has: check how the labels are numbered"
-        )
-    if config.task in (task_settings.OWN_DATA, "arrays"):
+    is_own = config.task in _RAW
+    if known is not None:
+        if strange := int((~np.isin(y_test, known)).sum()):
+            yield (
+                f"{strange} of {len(y_test)} test examples are of classes that no"
+                " client has: check how the labels are numbered"
+            )
         empty = np.setdiff1d(np.arange(len(task.class_names)), [*known, *y_test])
-        if empty.size:
+        if is_own and empty.size:
             yield (
                 f"{empty.size} of {len(task.class_names)} classes, such as {empty[0]},"
                 " have no example: number the classes from 0 without gaps"
             )
+    if is_own and hasattr(clients, "client_examples"):
         yield from _of_examples(clients, x_test)
 
 
@@ -89,19 +93,23 @@ def _of_model(config: ResolvedConfig, model: Any, x: Any) -> Iterator[str]:
         )
     kinds = {type(layer).__name__ for layer in model.layers}
     scales = kinds & {*_SCALING_LAYERS}
-    if config.task != task_settings.OWN_DATA:
+    if config.task not in _RAW:
         if scales - {"BatchNormalization"}:
             yield (
                 f"the model has a {min(scales)} layer, and the images of {config.task}"
                 " are normalised before they reach it"
             )
-    elif "int" in "".join(str(i.dtype) for i in getattr(model, "inputs", None) or ()):
-        pass  # Token ids.
-    elif (x.dtype == np.uint8 or x.max() > _LARGE and x.min() >= 0) and not scales:
-        yield (
-            f"the model takes the examples as they are, numbers up to {x.max():g}: give"
-            f" it a Rescaling layer, or the examples divided by {x.max():g}"
-        )
+        return
+    inputs = getattr(model, "inputs", None) or ()
+    if scales or "int" in "".join(str(each.dtype) for each in inputs):  # Token ids.
+        return
+    for each in tree.flatten(x):
+        most = f"{each.max():g}"
+        if each.dtype == np.uint8 or each.max() > _LARGE and each.min() >= 0:
+            yield (
+                f"the model takes the examples as they are, numbers up to {most}: give"
+                f" it a Rescaling layer, or the examples divided by {most}"
+            )
 
 
 def _of_examples(clients: Any, x_test: Any) -> Iterator[str]:
@@ -109,26 +117,34 @@ def _of_examples(clients: Any, x_test: Any) -> Iterator[str]:
     first: dict[int, str] = {}
     shared, some, count = 0, [], 0
     for name in clients.client_ids:
-        x = clients.client_examples(name)["x"]
-        hashes = {hash(each.tobytes()) for each in x}
-        shared += sum(first.setdefault(each, name) != name for each in hashes)
+        x = tree.flatten(clients.client_examples(name)["x"])
+        shared += sum(first.setdefault(each, name) != name for each in {*_hashes(x)})
         if count < _SOME:
-            some.append(x[: _SOME - count])
-            count += len(x)
+            some.append([each[: _SOME - count] for each in x])
+            count += len(x[0])
+    tests = tree.flatten(x_test)
     if shared:
         yield f"{shared} examples are with more than one client"
-    tested = sum(hash(each.tobytes()) in first for each in x_test)
+    num_tests = len(tests[0])
+    tested = sum(each in first for each in _hashes(tests))
     if tested:
-        yield f"{tested} of {len(x_test)} test examples are training examples, too"
-    parts = [np.concatenate(some), x_test[:: max(1, len(x_test) // _SOME)]]
-    (mean, spread), (other, of_test) = (
-        (float(each.mean(dtype=np.float64)), float(each.std(dtype=np.float64)))
-        for each in parts
-    )
-    is_like = spread / _TIMES <= of_test <= spread * _TIMES
-    if not is_like or abs(other - mean) > _TIMES * spread:
-        yield (
-            f"training examples have the mean {mean:.3g} and the deviation"
-            f" {spread:.3g}, test examples {other:.3g} and {of_test:.3g}: bring both to"
-            " one scale"
+        yield f"{tested} of {num_tests} test examples are training examples, too"
+    for parts, test in zip(zip(*some), tests):
+        pair = [np.concatenate(parts), test[:: max(1, num_tests // _SOME)]]
+        (mean, spread), (other, of_test) = (
+            (float(each.mean(dtype=np.float64)), float(each.std(dtype=np.float64)))
+            for each in pair
         )
+        is_like = spread / _TIMES <= of_test <= spread * _TIMES
+        if not is_like or abs(other - mean) > _TIMES * spread:
+            yield (
+                f"training examples have the mean {mean:.3g} and the deviation"
+                f" {spread:.3g}, test examples {other:.3g} and {of_test:.3g}: bring"
+                " both to one scale"
+            )
+
+
+def _hashes(arrays: Sequence[Any]) -> Iterator[int]:
+    """Yields a hash of each row of arrays."""
+    for each in zip(*arrays):
+        yield hash(b"".join(part.tobytes() for part in each))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tff_reg import curves, tables
+from tff_reg import curves, scores, tables
 from tff_reg.experiment.rounds.callbacks import Row
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class RunResult:
     drawn: Sequence[curves.Curve] = dataclasses.field(default=(), repr=False)
     # The rows of `clients.csv`; empty without `client_evaluation`.
     clients: Sequence[dict[str, Any]] = dataclasses.field(default=(), repr=False)
+    # What the model is judged by.
+    score: scores.Score = dataclasses.field(default=scores.Score(), repr=False)
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -44,7 +46,7 @@ class RunResult:
         return tables.to_pandas(self.rows)
 
     def plot(self) -> mpl_figure.Figure:
-        """Draws the accuracies by round.
+        """Draws the scores by round.
 
             result.plot().savefig("accuracy.pdf")
 
@@ -52,11 +54,11 @@ class RunResult:
           A matplotlib figure, which a notebook shows; its only axes are `axes[0]`.
 
         Raises:
-          ValueError: If the run measured no accuracy.
+          ValueError: If the run measured none.
         """
         if not self.drawn:
-            raise ValueError("The run measured no accuracy that could be drawn.")
-        return curves.draw_curves(self.drawn)
+            raise ValueError("The run measured no score that could be drawn.")
+        return curves.draw_curves(self.drawn, score=self.score)
 
     @functools.cached_property
     def model(self) -> Any:

@@ -14,9 +14,10 @@ from tff_reg import (
     interruption,
     lazy,
     runtime,
+    scores,
     training,
 )
-from tff_reg.data import digests, sampling
+from tff_reg.data import digests, rows, sampling
 from tff_reg.experiment.config import identity, resolution, work_settings
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
@@ -39,7 +40,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
-from tff_reg.lazy import np, tff
+from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import FILE, SettingError, ignored_settings, settings_of, tagged
 from tff_reg.training.aggregator_settings import AggregatorSettings
@@ -208,12 +209,13 @@ class CheckedRun:
         progress.say(where[0].upper() + where[1:])
         task = _task(config, self.tasks, examples)
         x_test, y_test = task.test_arrays()
+        more = scores.metric(config.score, metrics)
         evaluation = evaluation_lib.CentralEvaluation(
             build_model_fn(config, task),
             x_test,
             y_test,
             preprocess_fn=task.normalize_fn,
-            metrics=metrics,
+            metrics={**metrics, **more} if more else metrics,
             subsets=evaluation_lib.subsets_of(
                 task, config.imbalance_factor is not None
             ),
@@ -221,7 +223,7 @@ class CheckedRun:
         header = description.header(
             config,
             num_train=sum(task.client_data.client_sizes),
-            num_test=len(y_test),
+            num_test=rows.count(y_test),
             num_weights=evaluation.num_weights,
             assumed=getattr(task.model_fn, "assumed", None),
             sample_fn=loop.name_of(of_training.get("sample_fn")),
@@ -255,6 +257,8 @@ class CheckedRun:
             unequal_work=unequal,
             seed=config.seed,
             evaluate=evaluation,
+            score=config.score,
+            lower_is_better=config.lower_is_better,
             rounds_per_evaluation=config.rounds_per_evaluation,
             rounds_per_checkpoint=config.rounds_per_checkpoint,
             client_evaluation=of_clients,
@@ -360,7 +364,9 @@ def _form(task: Any) -> dict[str, Any]:
     """Returns what `build_from_settings` has to know of a task's examples."""
     return {
         "client_preprocess_fn": task.augment_fn,
-        "example_dtype": task.client_data.element_type_structure["x"].dtype.name,
+        "example_dtype": tf.nest.map_structure(
+            lambda each: each.dtype.name, task.client_data.element_type_structure["x"]
+        ),
     }
 
 
@@ -413,6 +419,9 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     given = {} if examples is None else {"examples": examples}
     task = build_task(config, tasks, **given)
     largest = max(task.client_data.client_sizes)
+    if config.client_evaluation is not None and not task.class_names:
+        why = "it measures accuracies, and the labels are no class numbers."
+        raise SettingError("client_evaluation", config.client_evaluation, why)
     if config.drop_remainder and not config.batches_of(largest):
         raise SettingError(
             "batch_size",

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import scores
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.rounds import metrics, privacy, unequal_work
 from tff_reg.settings import SUMMARY, settings_of
@@ -28,13 +29,11 @@ _BY = "EarlyStopping"
 # A loss that has grown by more than this factor has diverged, if to a finite number.
 _DIVERGED = 100
 
-# Metrics that must be finite in the last round; an empty cell was not measured.
+# Losses that must be finite in the last round; an empty cell was not measured.
 _MUST_BE_FINITE = (
     metrics.TRAINING_LOSS,
     metrics.EVALUATION_LOSS,
-    metrics.EVALUATION_ACCURACY,
     metrics.ALL_CLIENTS_LOSS,
-    metrics.ALL_CLIENTS_ACCURACY,
 )
 
 
@@ -54,20 +53,22 @@ def summarize(
     """Computes `summary.json` from the rounds; `settings` are those of `config.json`.
 
     None stands for what was not measured, is not finite, or was not reached. Accuracies
-    are 0 to 1; `ema` marks their moving average, `all_clients` those of the mean of all
-    clients' last models. `rejected_clients` counts updates that were left out.
+    are 0 to 1; `ema` marks the moving average of the score, `all_clients` that of the
+    mean of all clients' last models. `rejected_clients` counts updates that were left
+    out.
     """
-    rows = table.rows()
-    measured = _measured(rows, metrics.EVALUATION_ACCURACY)
-    of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+    rows, score = table.rows(), scores.of(settings)
+    measured = _measured(rows, score.server)
+    of_all = _measured(rows, score.all_clients)
     seconds = table.column(metrics.SECONDS)
     return {
-        **_accuracies(measured, of_all),
+        **_of_score(score, measured, of_all),
         "final_loss": _finite(rows[-1].get(metrics.EVALUATION_LOSS)),
         "final_training_loss": _finite(rows[-1].get(metrics.TRAINING_LOSS)),
-        "final_training_accuracy": _finite(rows[-1].get(metrics.TRAINING_ACCURACY)),
+        f"final_training_{score.name}": _finite(rows[-1].get(score.training)),
         "ends_finite": all(
-            math.isfinite(rows[-1].get(name) or 0) for name in _MUST_BE_FINITE
+            math.isfinite(rows[-1].get(name) or 0)
+            for name in (*_MUST_BE_FINITE, score.server, score.all_clients)
         ),
         "rejected_clients": sum(map(metrics.rejected_clients, rows)),
         "rounds_without_training": sum(
@@ -83,6 +84,8 @@ def summarize(
             None if settings.get("sample_fn") else settings["clients_per_round"]
         ),
         "validation_share": settings.get("validation_share"),
+        "score": score.name,
+        "lower_is_better": score.lower_is_better,
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
         **(
@@ -112,26 +115,27 @@ def _growth(table: metrics.MetricsTable) -> dict[str, float]:
     return {"loss_growth": grown} if grown > _DIVERGED else {}
 
 
-# An evaluated round, its accuracy and the moving average there.
+# An evaluated round, its score and the moving average there.
 _Measured = tuple[int, float, float]
 
 
-def _accuracies(
-    measured: Sequence[_Measured], of_all: Sequence[_Measured]
+def _of_score(
+    score: scores.Score, measured: Sequence[_Measured], of_all: Sequence[_Measured]
 ) -> dict[str, Any]:
+    name = score.name
     finite = [each for each in measured if math.isfinite(each[1])]
-    best = max(finite, key=lambda each: (each[1], -each[0]), default=None)
+    best = max(finite, key=lambda each: (score.rank(each[1]), -each[0]), default=None)
     _, last, average = measured[-1] if measured else (0, None, None)
     _, last_of_all, average_of_all = of_all[-1] if of_all else (0, None, None)
     return {
-        "final_accuracy": _finite(last),
-        "best_accuracy": best[1] if best else None,
+        f"final_{name}": _finite(last),
+        f"best_{name}": best[1] if best else None,
         "best_round": best[0] if best else None,
-        "ema_accuracy": _finite(average),
-        "best_ema_accuracy": _largest(each[2] for each in measured),
-        "all_clients_accuracy": _finite(last_of_all),
-        "best_all_clients_accuracy": _largest(each[1] for each in of_all),
-        "ema_all_clients_accuracy": _finite(average_of_all),
+        f"ema_{name}": _finite(average),
+        f"best_ema_{name}": _best(score, [each[2] for each in measured]),
+        f"all_clients_{name}": _finite(last_of_all),
+        f"best_all_clients_{name}": _best(score, [each[1] for each in of_all]),
+        f"ema_all_clients_{name}": _finite(average_of_all),
     }
 
 
@@ -143,14 +147,17 @@ def _on_demand(
     is_of_all = settings.get("target_model") == "all_clients"
     of_target = of_all if is_of_all else measured
     kind = 1 if settings.get("target_measure") == "raw" else 2
+    score = scores.of(settings)
     return {
-        "accuracy_at_rounds": {
-            str(asked): _measured_in(measured, asked)
-            for asked in settings.get("accuracy_at_rounds", ())
+        "score_at_rounds": {
+            str(asked): _measured_in(measured, asked, score.name)
+            for asked in settings.get("score_at_rounds", ())
         },
         "rounds_to_target": {
-            str(target): next((m[0] for m in of_target if m[kind] >= target), None)
-            for target in settings.get("target_accuracies", ())
+            str(target): next(
+                (m[0] for m in of_target if score.reaches(m[kind], target)), None
+            )
+            for target in settings.get("targets", ())
         },
     }
 
@@ -178,37 +185,35 @@ def _measured(
 
 
 def _measured_in(
-    measured: Sequence[_Measured], asked: int
+    measured: Sequence[_Measured], asked: int, name: str
 ) -> dict[str, Optional[float]]:
-    for round_num, accuracy, average in measured:
-        if round_num == asked:
-            return {"accuracy": _finite(accuracy), "ema_accuracy": _finite(average)}
-    return {"accuracy": None, "ema_accuracy": None}
+    found = {number: values for number, *values in measured}.get(asked, (None, None))
+    return dict(zip((name, f"ema_{name}"), map(_finite, found)))
 
 
 def _finite(value: Optional[float]) -> Optional[float]:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _largest(values: Iterable[float]) -> Optional[float]:
-    return max(filter(math.isfinite, values), default=None)
+def _best(score: scores.Score, values: Iterable[float]) -> Optional[float]:
+    return score.best(filter(math.isfinite, values), default=None)
 
 
 def why_end(table: metrics.MetricsTable, settings: Mapping[str, Any]) -> Optional[str]:
     """Returns why `stop_at_target` or `patience` end a run after a table's rounds."""
-    rows = table.rows()
-    measured = _measured(rows, metrics.EVALUATION_ACCURACY)
+    rows, score = table.rows(), scores.of(settings)
+    measured = _measured(rows, score.server)
     if settings.get("stop_at_target"):
-        target = max(settings["target_accuracies"])
-        of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+        target = score.best(settings["targets"])
+        of_all = _measured(rows, score.all_clients)
         found = _on_demand(measured, of_all, settings)["rounds_to_target"]
         if found[str(target)] is not None:
-            return f"it has reached the target accuracy {target:g}"
+            return f"it has reached the target {score.name} {target:g}"
     if patience := settings.get("patience"):
-        known = [(each[1], -each[0]) for each in measured if not math.isnan(each[1])]
+        known = [(score.rank(v), -n) for n, v, _ in measured if not math.isnan(v)]
         if len(rows) + max(known, default=(0.0, 0))[1] >= patience:
             tested = metrics.tested(settings)
-            return f"no better {tested} accuracy in {patience} rounds"
+            return f"no better {tested} {score.name} in {patience} rounds"
     return None
 
 

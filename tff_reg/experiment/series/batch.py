@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import scores
 from tff_reg.experiment.config import identity, run_config as config_lib
 from tff_reg.experiment.rounds import description, directory, metrics, progress
 from tff_reg.experiment.series import jobs as jobs_lib
@@ -222,10 +223,11 @@ def result(run: PlannedRun) -> str:
     """Describes a finished run in one line."""
     summary = run.result()
     assert summary is not None
-    accuracy = progress.percent(summary["final_accuracy"])
+    score = scores.of(summary)
+    value = score.text(summary[f"final_{score.name}"], ".1f")
     trouble = description.troubles(summary)
     return (
-        f"{metrics.tested(summary)} accuracy {accuracy} after"
+        f"{metrics.tested(summary)} {score.name} {value} after"
         f" {progress.count(summary['rounds'], 'round')},"
         f" {progress.duration(summary['training_seconds'])}"
         + (f"; {trouble}" if trouble else "")

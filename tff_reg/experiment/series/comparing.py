@@ -91,7 +91,7 @@ class Tables(series.Sheet):
         if not self.tuner:
             return {}
         lost, rows = self.tuner.lost(), self.tuner.rows()
-        self._of_grid = tuning.contents(rows, self.tuner.names)
+        self._of_grid = self.tuner.contents(rows)
         missing = (*study.missing(), *lost)
         how = {"tuned": self.tuner.best(), "missing": missing}
         self.layout = dataclasses.replace(self.layout, **how)

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy, tables
+from tff_reg import lazy, scores, tables
 from tff_reg.experiment.config import resolution, scale as scale_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
@@ -38,6 +38,7 @@ _NONE = "-"
 # What papers print otherwise than tables of comparisons do.
 _OTHERS: Mapping[str, Mapping[str, Any]] = {
     "ema@": {"head": "EMA after {} rounds (%)"},
+    "accuracy": {"name": "score"},
     "gflops": {
         "name": "mflops",
         "head": "GFLOPs",
@@ -176,13 +177,17 @@ def quantity_of(name: str, share: float = 1.0) -> quantities.Quantity:
     """Returns the quantity of a name, of runs of a share of the paper's rounds."""
     kind, at = split(name)
     others: Any = {"name": kind, **_OTHERS.get(kind, {})}
-    if others["name"] not in quantities.TABLE:
-        known = ", ".join({**quantities.TABLE, **_OTHERS})
+    score = scores.Score()  # Papers print accuracies.
+    table = quantities.judged(score)
+    if others["name"] not in table:
+        known = ", ".join({**table, **_OTHERS})
         raise ValueError(f"There is no quantity {name!r}; choose from {known}.")
-    found = dataclasses.replace(quantities.TABLE[others["name"]], **others)
+    found = dataclasses.replace(table[others["name"]], **others)
     if at is None:
         return found
-    return found.at(max(1, round(at * share)) if kind == "ema@" else at)
+    if kind == "ema@":
+        return found.at(max(1, round(at * share)))
+    return found.at(at, score.scale)
 
 
 def planned(
@@ -305,8 +310,8 @@ class Paper(series.Sheet):
         found = {name: quantity_of(name, share) for name in cell.quantities}
         layout = Layout(
             weights=self.weights,
-            accuracy_at_rounds=[q.place for q in found.values() if q.name == "ema@"],
-            target_accuracies=[q.place for q in found.values() if q.name == "rounds@"],
+            score_at_rounds=[q.place for q in found.values() if q.name == "ema@"],
+            targets=[q.place for q in found.values() if q.name == "rounds@"],
         )
         count = self._num_seeds
         read = [  # Seed by seed, recipe by recipe.
@@ -339,7 +344,7 @@ class Paper(series.Sheet):
             )
         parts.append(page.paragraph("\n\n".join(notes)))
         for column, own in runs.items():
-            curves = page.curves_of(comparison.by_round(own))
+            curves = page.curves_of(comparison.by_round(own), scores.Score())
             parts += [page.heading(column), curves]
         groups = _by_name(runs)
         texts = (

@@ -7,7 +7,7 @@ all of them are finished, the best setting of a method is the one with the best 
 over seeds, among those whose runs all ended with finite numbers.
 
 `grid.csv` has one row per method and setting. `sensitivity.png` and `sensitivity.pdf`
-show held-out accuracy over the settings, with one panel per method: a line for one
+show the held-out score over the settings, with one panel per method: a line for one
 setting, a heat map for two. With more settings each has its own panel, a line for the
 best of the other settings.
 """
@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from tff_reg import curves, lazy, tables
+from tff_reg import curves, lazy, scores, tables
 from tff_reg.experiment.config import resolution, run_config as config_lib
 from tff_reg.experiment.report import differences, protocol, quantities
 from tff_reg.experiment.report.table import Tuned
@@ -46,7 +46,7 @@ VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
 # Settings that cannot be tuned: with other data or clients a method is not compared.
 _FIXED = tagged(config_lib.RunConfig, COMMON, SETUP)
-MEAN, DEVIATION, BEST = "held_out_accuracy_mean", "held_out_accuracy_std", "is_best"
+MEAN, DEVIATION, BEST = "held_out_mean", "held_out_std", "is_best"
 
 _INCHES = (5.6, 4.2)  # Size of a panel.
 _COLUMNS = 3
@@ -83,13 +83,13 @@ class _Tried:
     """The results of the finished runs of settings that a method tried."""
 
     settings: dict[str, Any]
-    accuracies: list[Any]
+    values: list[Any]
     is_complete: bool
     not_finite: int
 
     @property
     def mean(self) -> Any:
-        return quantities.mean(self.accuracies)
+        return quantities.mean(self.values)
 
 
 class Tuning:
@@ -117,7 +117,7 @@ class Tuning:
                 raise SettingError(name, given[name], reason)
         names = series.process_names(processes)
         if own := [name for name in names if not catalogue.shares_model(name)]:
-            why = f"{own[0]} has no held-out accuracy to choose by; leave it out."
+            why = f"{own[0]} has no held-out score to choose by; leave it out."
             raise SettingError("grid", None, why)
         seeds = tuple(dict.fromkeys(seeds))
         hyperparameters = {each.flag for each in catalogue.hyperparameters()}
@@ -162,6 +162,19 @@ class Tuning:
         asked = {n: series.of_process(self._with({}), n, seed) for n in self._tried}
         return {name: each.resolved(tasks) for name, each in asked.items()}
 
+    @property
+    def score(self) -> scores.Score:
+        """What the runs are judged by."""
+        return scores.of(vars(next(iter(self.configs().values()))))
+
+    def contents(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Returns the files' contents by name; without numbers to draw, no figure."""
+        if not rows:
+            return {}
+        figure = draw(rows, self.names, self.score)
+        drawn = curves.pictures(figure, "sensitivity") if figure else {}
+        return {"grid.csv": tables.to_csv(rows), **drawn}
+
     def best(self) -> dict[str, Tuned]:
         """Returns the best setting of each process of which all runs are finished."""
         found = {}
@@ -173,14 +186,15 @@ class Tuning:
             ]
             means = [each.mean for each in tried]
             if known:
-                highest = max(each.mean for each in known) - differences.ROUNDING
-                tied = [each for each in known if each.mean >= highest]
+                top = max(self.score.rank(each.mean) for each in known)
+                top -= differences.ROUNDING
+                tied = [each for each in known if self.score.rank(each.mean) >= top]
                 best = tied[0]
                 found[process] = Tuned(
                     best.settings,
                     best.mean,
-                    quantities.deviation(best.accuracies),
-                    None if None in means else min(means),
+                    quantities.deviation(best.values),
+                    None if None in means else self.score.worst(means),
                     len(tried),
                     len(tied) - 1,
                 )
@@ -194,13 +208,13 @@ class Tuning:
         found = []
         for process, tried in self._results().items():
             for each in tried:
-                accuracies = [a for a in each.accuracies if a is not None]
+                values = [value for value in each.values if value is not None]
                 row = {
                     "process": process,
                     **{name: each.settings.get(name) for name in self.names},
-                    "runs": len(each.accuracies),
-                    MEAN: quantities.mean(accuracies) if accuracies else None,
-                    DEVIATION: quantities.deviation(accuracies),
+                    "runs": len(each.values),
+                    MEAN: quantities.mean(values) if values else None,
+                    DEVIATION: quantities.deviation(values),
                     "not_finite": each.not_finite,
                     BEST: process in best and each.settings == best[process].settings,
                 }
@@ -217,7 +231,7 @@ class Tuning:
                 found[process].append(
                     _Tried(
                         dict(each.settings),
-                        [result["final_accuracy"] for result in results],
+                        [result[f"final_{self.score.name}"] for result in results],
                         len(results) == len(self._seeds),
                         sum(not result["ends_finite"] for result in results),
                     )
@@ -259,43 +273,34 @@ class Tuning:
         ]
 
 
-def contents(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Any]:
-    """Returns the files' contents by name; without numbers to draw, no figure."""
-    if not rows:
-        return {}
-    figure = draw(rows, names)
-    drawn = curves.pictures(figure, "sensitivity") if figure else {}
-    return {"grid.csv": tables.to_csv(rows), **drawn}
+def draw(rows: Sequence[Row], names: Sequence[str], score: scores.Score) -> Any:
+    """Draws the panels of a grid's rows, leaving out settings with fewer runs.
 
-
-def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
-    """Draws the panels, leaving out settings with fewer runs than others.
-
-    The arguments are as for `contents`.
+    `names` are the settings of the grid.
     """
     # A mean over fewer seeds cannot be compared with the others.
     most = max((row["runs"] for row in rows), default=0)
     drawn = [row for row in rows if row[MEAN] is not None and row["runs"] == most]
-    panels = _panels(drawn, names)
+    panels = _panels(drawn, names, score)
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
     height = -(-len(panels) // columns)
     figure = curves.new_figure(_INCHES[0] * columns, _INCHES[1] * height)
-    shares = [100 * row[MEAN] for _, _, own in panels for row in own]
+    found = [score.scale * row[MEAN] for _, _, own in panels for row in own]
     for number, (title, varied, own) in enumerate(panels, start=1):
         axes = figure.add_subplot(height, columns, number)
         if len(varied) == 2:
-            _heat_map(axes, varied, own, (min(shares), max(shares)))
+            _heat_map(axes, varied, own, (min(found), max(found)), score)
         else:
-            _line(axes, varied[0], own)
+            _line(axes, varied[0], own, score)
         axes.set_title(title, fontsize=14, loc="left")
     figure.tight_layout(pad=1.2)
     return figure
 
 
 def _panels(
-    rows: Sequence[Row], names: Sequence[str]
+    rows: Sequence[Row], names: Sequence[str], score: scores.Score
 ) -> list[tuple[str, list[str], list[Row]]]:
     """Returns the title, varied settings and rows of each panel."""
     panels = []
@@ -310,7 +315,7 @@ def _panels(
             best = [
                 max(
                     (row for row in own if row[setting] == value),
-                    key=lambda row: (not row.get("not_finite"), row[MEAN]),
+                    key=lambda row: (not row.get("not_finite"), score.rank(row[MEAN])),
                 )
                 for value in dict.fromkeys(row[setting] for row in own)
             ]
@@ -324,12 +329,12 @@ def _ticks(name: str, rows: Sequence[Row]) -> list[Any]:
     return values if any(isinstance(each, str) for each in values) else sorted(values)
 
 
-def _line(axes: Any, name: str, rows: Sequence[Row]) -> None:
+def _line(axes: Any, name: str, rows: Sequence[Row], score: scores.Score) -> None:
     ticks = _ticks(name, rows)
     found = sorted(rows, key=lambda row: ticks.index(row[name]))
     places = [ticks.index(row[name]) for row in found]
-    means = [100 * row[MEAN] for row in found]
-    bands = [100 * (row[DEVIATION] or 0.0) for row in found]
+    means = [score.scale * row[MEAN] for row in found]
+    bands = [score.scale * (row[DEVIATION] or 0.0) for row in found]
     color = curves.color_of(0)
     axes.errorbar(places, means, bands, color=color, marker="o", capsize=3, linewidth=2)
     for place, mean, row in zip(places, means, found):
@@ -338,24 +343,30 @@ def _line(axes: Any, name: str, rows: Sequence[Row]) -> None:
             axes.plot(place, mean, "o", color=curves.color_of(1), **options)
     axes.set_xticks(range(len(ticks)), [as_text(each) for each in ticks])
     axes.set_xlim(-0.4, len(ticks) - 0.6)
-    curves.style(axes, name, "Held-out accuracy (%)")
+    curves.style(axes, name, f"Held-out {score.name}{score.unit}")
 
 
 def _heat_map(
-    axes: Any, names: Sequence[str], rows: Sequence[Row], limits: tuple[float, float]
+    axes: Any,
+    names: Sequence[str],
+    rows: Sequence[Row],
+    limits: tuple[float, float],
+    score: scores.Score,
 ) -> None:
     across, up = (_ticks(name, rows) for name in names)
-    cells = np.full((len(up), len(across)), np.nan)
+    cells, form = np.full((len(up), len(across)), np.nan), score.form
+    if score.is_share:
+        form = ".1f"
     for row in rows:
         place = up.index(row[names[1]]), across.index(row[names[0]])
-        cells[place] = 100 * row[MEAN]
+        cells[place] = score.scale * row[MEAN]
         color = "white" if cells[place] > (limits[0] + limits[1]) / 2 else "black"
         deviation = row[DEVIATION]
-        spread = "" if deviation is None else f"\n± {100 * deviation:.1f}"
+        spread = "" if deviation is None else f"\n± {score.scale * deviation:{form}}"
         axes.text(
             place[1],
             place[0],
-            f"{cells[place]:.1f}{spread}",
+            f"{cells[place]:{form}}{spread}",
             ha="center",
             va="center",
             color=color,
@@ -368,4 +379,4 @@ def _heat_map(
     axes.set_xlabel(names[0], fontsize=11)
     axes.set_ylabel(names[1], fontsize=11)
     bar = axes.figure.colorbar(image, ax=axes)
-    bar.set_label("Held-out accuracy (%)", fontsize=10, color=_GREY)
+    bar.set_label(f"Held-out {score.name}{score.unit}", fontsize=10, color=_GREY)

@@ -1,8 +1,9 @@
 """Reads pickles of arrays, numbers, texts and containers, and nothing else.
 
-CIFAR's official "python version" is a set of pickles, and a pickle may call any
-function. Here it may only use the names with which NumPy arrays are pickled. These
-names do not lead to NumPy but to the small classes below, which check their arguments.
+CIFAR's official "python version" and the splits of many a script are pickles, and a
+pickle may call any function. Here it may only use the names with which NumPy's arrays
+and numbers and Python's containers are pickled. These names do not lead to NumPy but to
+the small classes below, which check their arguments.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import pickle
 from typing import Any
 
 from tff_reg.lazy import np
-from tff_reg.tasks.task_defaults import DataError
 
 # Whole numbers, real numbers and truth values of fixed size.
 _KINDS = frozenset("iufb")
+
+
+class PickleError(ValueError):
+    """Raised for a file that cannot be read or is refused; says why."""
 
 
 class _Refused(Exception):
@@ -115,14 +119,80 @@ class _Reconstruct:
         self.array = flat.reshape(shape, order="F" if is_fortran else "C")
 
 
+class _FromBuffer(_NoState):
+    """Stands for an array of protocol 5."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, content=None, dtype=None, shape=None, order=None):
+        if isinstance(content, bytearray):
+            content = bytes(content)
+        self.array = None
+        read = _Reconstruct(_ArrayClass)
+        read.__setstate__((1, shape, dtype, order == "F", content))
+        self.array = read.array
+
+
+class _Scalar(_NoState):
+    """Stands for a number of NumPy."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, dtype=None, content=None):
+        read = _Reconstruct(_ArrayClass)
+        read.__setstate__((1, (1,), dtype, False, content))
+        self.array = np.asarray(read.array)[0]
+
+
+class _Dict(dict):
+    """Stands for `defaultdict` and `OrderedDict`, whose arguments it ignores."""
+
+    def __init__(self, *_):
+        super().__init__()
+
+    def __setstate__(self, state):
+        raise _Refused("a state where there is none")
+
+
+class _List(_NoState):
+    """Stands for list, an argument of `defaultdict` only."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_):
+        raise _Refused("list called")
+
+
+class _Set(_NoState):
+    """Stands for set: how protocols before 4 write it."""
+
+    __slots__ = ()
+
+    def __new__(cls, items=()):
+        if not isinstance(items, list):
+            raise _Refused("a set made of something")
+        return set(items)
+
+
 _ADMITTED = {
     ("numpy", "ndarray"): _ArrayClass,
     ("numpy", "dtype"): _DType,
     ("numpy.core.multiarray", "_reconstruct"): _Reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _Reconstruct,
+    ("numpy.core.numeric", "_frombuffer"): _FromBuffer,
+    ("numpy._core.numeric", "_frombuffer"): _FromBuffer,
+    ("numpy.core.multiarray", "scalar"): _Scalar,
+    ("numpy._core.multiarray", "scalar"): _Scalar,
+    ("collections", "defaultdict"): _Dict,
+    ("collections", "OrderedDict"): _Dict,
     ("_codecs", "encode"): _Encode,
     ("__builtin__", "bytes"): _Bytes,
     ("builtins", "bytes"): _Bytes,
+    ("builtins", "bytearray"): _Bytes,
+    ("__builtin__", "list"): _List,
+    ("builtins", "list"): _List,
+    ("__builtin__", "set"): _Set,
+    ("builtins", "set"): _Set,
 }
 
 
@@ -133,35 +203,38 @@ class _Unpickler(pickle.Unpickler):
         return _ADMITTED[module, name]
 
 
-def load(path: str) -> dict[str, Any]:
-    """Reads a pickled dict of arrays and containers.
+def _read(value: Any) -> Any:
+    """Returns what was read, with the arrays in the place of what stands for them."""
+    if isinstance(value, (_Reconstruct, _FromBuffer, _Scalar)):
+        return value.array
+    if isinstance(value, dict):
+        return {_read(key): _read(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return type(value)(map(_read, value))
+    return value
+
+
+def load(path: str) -> Any:
+    """Reads a pickle of arrays and containers.
 
     Python 2's texts become `str`; arrays are read-only.
 
     Raises:
-      DataError: If the file cannot be read, is cut off, is no pickled dict, or has more
+      PickleError: If the file cannot be read, is cut off, is no pickle, or has more
         than arrays and containers.
     """
     try:
         with open(path, "rb") as file:
-            content = _Unpickler(file, encoding="latin1").load()
-        if not isinstance(content, dict):
-            raise DataError(f"{path} is not the pickled dict that it should be.")
-        return {
-            key: value.array if isinstance(value, _Reconstruct) else value
-            for key, value in content.items()
-        }
+            return _read(_Unpickler(file, encoding="latin1").load())
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+        raise PickleError(f"{path} cannot be read ({error.strerror}).") from error
     except _Refused as error:
-        raise DataError(
+        raise PickleError(
             f"{path} is refused: it asks for {error}, which no data set needs."
         ) from error
-    except DataError:
-        raise
     # For cut off or damaged files the unpickler raises almost any error.
     except Exception as error:  # pylint: disable=broad-except
-        raise DataError(
+        raise PickleError(
             f"{path} is damaged or no pickle ({type(error).__name__}); unpack the "
             "download again."
         ) from error

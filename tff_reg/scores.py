@@ -1,0 +1,119 @@
+"""The score: the number of a model by which runs are judged, ranked and drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional
+
+from tff_reg.lazy import keras
+from tff_reg.settings import SettingError
+
+# What models are judged by if nobody says otherwise, and if they are no classifiers.
+DEFAULT, OF_OTHERS = "accuracy", "loss"
+# The beginnings of the columns of `metrics.csv`.
+_SERVER, _TRAINING, _ALL_CLIENTS = "evaluation", "training", "evaluation_all_clients"
+# Ends of the names of Keras's metrics, and short names of others, by what is better.
+_LOWER = ("loss", "error", "crossentropy", "divergence", "poisson", "hinge", "cosh")
+_LOWER += ("mae", "mse", "mape", "msle", "rmse", "kld", "logcosh")
+_HIGHER = (DEFAULT, "auc", "precision", "recall", "score", "iou", "similarity")
+_HIGHER += ("sensitivity", "specificity")
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score, and how people read it.
+
+    Attributes:
+      name: The name of the metric, as an evaluation returns it.
+      lower_is_better: Whether a lower one is better.
+    """
+
+    name: str = DEFAULT
+    lower_is_better: bool = False
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of the examples, which people read in percent."""
+        return self.name.endswith(DEFAULT)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the numbers for people."""
+        return 100 if self.is_share else 1
+
+    @property
+    def form(self) -> str:
+        """Format of its numbers for people."""
+        return ".2f" if self.is_share else ".4g"
+
+    @property
+    def unit(self) -> str:
+        """Its unit for people, after a space; empty for none."""
+        return " (%)" if self.is_share else ""
+
+    @property
+    def best(self) -> Callable[..., float]:
+        """`min` or `max`."""
+        return min if self.lower_is_better else max
+
+    @property
+    def worst(self) -> Callable[..., float]:
+        """The other one."""
+        return max if self.lower_is_better else min
+
+    server = property(lambda self: f"{_SERVER}/{self.name}", doc="Its column.")
+    training = property(lambda self: f"{_TRAINING}/{self.name}", doc="Of clients.")
+    all_clients = property(lambda self: f"{_ALL_CLIENTS}/{self.name}", doc="Of a mean.")
+
+    def rank(self, value: float) -> float:
+        """Returns a number that is the higher, the better the value is."""
+        return -value if self.lower_is_better else value
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is at least as good as a target."""
+        return self.rank(value) >= self.rank(target)
+
+    def text(self, value: Optional[float], form: str = "") -> str:
+        """Formats a value for people; a dash for None or NaN."""
+        if value is None or math.isnan(value):
+            return "-"
+        text = f"{self.scale * value:{form if form and self.is_share else self.form}}"
+        return f"{text} %" if self.is_share else text
+
+
+def of(settings: Mapping[str, Any]) -> Score:
+    """Returns the score of a run, of settings by name.
+
+    Raises:
+      SettingError: If it is not known whether lower is better.
+    """
+    name = settings.get("score") or DEFAULT
+    lower = settings.get("lower_is_better")
+    return Score(name, _is_lower(name) if lower is None else lower)
+
+
+def _is_lower(name: str) -> bool:
+    for is_lower, ends in ((True, _LOWER), (False, _HIGHER)):
+        if name.lower().endswith(ends):
+            return is_lower
+    why = "say whether lower is better: lower_is_better=true, or false."
+    raise SettingError("score", name, why)
+
+
+def metric(name: str, known: Iterable[str]) -> dict[str, Any]:
+    """Returns a score that is no known metric as one of Keras, by its name.
+
+    Raises:
+      SettingError: If Keras has no such metric.
+    """
+    if name in {DEFAULT, OF_OTHERS, *known}:
+        return {}
+    kinds = {each.lower(): each for each in dir(keras.metrics)}
+    short = kinds.get(name.replace("_", "").lower(), "")
+    found = getattr(keras.metrics, name, None) or getattr(keras.metrics, short, None)
+    if not callable(found):
+        why = "Keras has no such metric; from Python give metrics={name: metric}."
+        raise SettingError("score", name, why)
+    return {name: found() if isinstance(found, type) else found}
