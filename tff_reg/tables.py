@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
@@ -12,9 +13,9 @@ from tff_reg.lazy import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a CSV with one line per row, headed by the first row's keys."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    """Returns a CSV with one line per row, headed by all rows' keys."""
+    buffer, keys = io.StringIO(), dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(buffer, [*keys], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()
@@ -30,18 +31,25 @@ def to_pandas(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame([*rows]).fillna(math.nan)
 
 
-# The cells of columns by their headings, or pairs of both.
-Columns = Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]]
+# A column's heading, or what it is under and its own; and the cells of columns by their
+# headings, or pairs of both.
+Head = Union[str, tuple[str, str]]
+Columns = Union[Mapping[Any, Sequence[str]], Sequence[tuple[Head, Sequence[str]]]]
 
 
-def pairs(columns: Columns) -> Sequence[tuple[str, Sequence[str]]]:
+def pairs(columns: Columns) -> Sequence[tuple[Head, Sequence[str]]]:
     """Returns the headings and cells of columns."""
     return [*columns.items()] if isinstance(columns, Mapping) else columns
 
 
+def in_one(head: Head) -> str:
+    """Returns a heading in one line."""
+    return head if isinstance(head, str) else ": ".join(head)
+
+
 def to_markdown(columns: Columns) -> list[str]:
     """Makes a Markdown table; all columns but the first are right-aligned."""
-    heads, cells = zip(*pairs(columns))
+    heads, cells = zip(*((in_one(head), own) for head, own in pairs(columns)))
     widths = [max(map(len, [head, *own])) for head, own in zip(heads, cells)]
 
     def line(cells: Sequence[str]) -> str:
@@ -66,8 +74,11 @@ _LATEX = {
 }
 
 
-def to_latex(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Makes a `tabular` with the rules of the LaTeX package booktabs."""
+def to_latex(columns: Mapping[Head, Sequence[str]]) -> list[str]:
+    """Makes a `tabular` with the rules of the LaTeX package booktabs.
+
+    Headings under another one have it above them, over all their columns.
+    """
 
     def text(cell: str) -> str:
         is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
@@ -78,10 +89,19 @@ def to_latex(columns: Mapping[str, Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
         return rf"{' & '.join(map(text, cells))} \\"
 
+    heads = [("", head) if isinstance(head, str) else head for head in columns]
+    above, rules, start = list[str](), list[str](), 1
+    for top, own in itertools.groupby(head[0] for head in heads):
+        end = start + len([*own]) - 1
+        above.append(rf"\multicolumn{{{end - start + 1}}}{{c}}{{{text(top)}}}")
+        if top:
+            rules.append(rf"\cmidrule(lr){{{start}-{end}}}")
+        start = end + 1
     return [
         rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
         r"\toprule",
-        line(list(columns)),
+        *([rf"{' & '.join(above)} \\", " ".join(rules)] if rules else []),
+        line([own for _, own in heads]),
         r"\midrule",
         *map(line, zip(*columns.values())),
         r"\bottomrule",

@@ -32,8 +32,8 @@ def test_sign_flips_and_holm_by_hand():
     assert differences.sign_flip([3, -1, 2]) == 4 / 8
     assert differences.sign_flip([0.1, 0.2, 0.3]) == 2 / 8
     assert differences.sign_flip([0.0, 0.0]) == 1.0
-    assert differences.sign_flip([0.1] * 20) == 2 / 2**20
-    assert differences.sign_flip([0.1] * 21) is None
+    assert differences.sign_flip([0.1] * 40) == 2 / 2**40
+    assert differences.sign_flip([0.1] * 41) is None
     # 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which is not below the one before.
     adjusted = differences.holm([0.01, 0.04, 0.03, 0.005])
     assert adjusted == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -115,9 +115,9 @@ def test_a_table_has_the_differences_to_the_baseline(tmp_path):
 
 
 def test_p_values_that_are_not_there_are_not_in_the_caption(tmp_path):
-    table(tmp_path, fedavg=range(21), man=range(2, 23))
+    table(tmp_path, fedavg=range(41), man=range(2, 43))
     words = text_of(tmp_path / "o")
-    assert "There is no p over more than 20 seeds." in words and "Holm (" not in words
+    assert "There is no p over more than 40 seeds." in words and "Holm (" not in words
     table(tmp_path, fedavg=range(21), man=[1, 3, 2], kd=[*range(22, 43)])
     assert "over 3 seeds is at least 0.25, adjusted by Holm (methods: 1)" in text_of(
         tmp_path / "o"

@@ -81,12 +81,11 @@ def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
     assert made.baseline == "kd"
     known = [row["difference_mean"] for row in made.rows()]
     assert known == [None, None, None, pytest.approx(-0.0995)]
-    ranks = comparison.SettingsTable(["a"], {"a": made}).rows()
-    assert [row["mean_rank"] for row in ranks] == [None, None, 1.0, 2.0]
+    whole = comparison.SettingsTable(["a"], {"a": made})
+    assert whole.ranks == {"kd": 1.0, "man": 2.0}
     # A setting of which no run has finished has an empty column, and no mean of ranks.
     half = comparison.SettingsTable(["a", "b"], {"a": made})
-    assert {row["mean_rank"] for row in half.rows()} == {None}
-    assert {row["accuracy_mean (b)"] for row in half.rows()} == {None}
+    assert not half.ranks and {row["setting"] for row in half.rows()} == {"a"}
     said = " ".join(half.markdown().split())
     assert "| kd | 51.00 ± 1.41 | - | - |" in said.replace("**", "")
     assert "There is none: runs are missing." in said and "b: no run has fin" in said
@@ -115,16 +114,27 @@ def test_the_command_tabulates_methods_by_settings(tmp_path):
     assert name in done.stdout
     head, _, fedavg, man, *_ = lines_of(tmp_path)
     second = "partition=shards, classes_per_client=2"
-    assert head == f"| method | concentration=0.1 | {second} | mean rank |"
-    assert fedavg == "| fedavg | 51.00 ± 1.41 | 35.00 ± 7.07 | 1.75 |"
-    assert man == "| man | **61.10 ± 1.56** | 35.00 ± 7.07 | 1.25 |"
+    of_all = "difference to fedavg (points), all settings"
+    assert head == (
+        f"| method | concentration=0.1 | {second} | mean rank | {of_all} |"
+        " p (Holm), all settings |"
+    )
+    assert fedavg == "| fedavg | 51.00 ± 1.41 | 35.00 ± 7.07 | 1.75 | - | - |"
+    # Of 10, 10.2, 10 and -10 points, 20.2 in all: 8 of 16 patterns of signs have a sum
+    # as far from 0, those with equal signs and those with one other of the tens.
+    assert man == "| man | **61.10 ± 1.56** | 35.00 ± 7.07 | 1.25 | +5.05 | 0.5 |"
     text = text_of(tmp_path)
     assert "after 2 rounds: mean ± sample standard deviation (n - 1) over 2" in text
     assert "- concentration=0.1: partition=dirichlet_balanced" in text
     assert "task=digits, model" in text and "- man's own: man_strength" in text
-    (row, _) = finished.read_csv(tmp_path / "table.csv")
-    assert float(row[f"accuracy_mean ({second})"]) == pytest.approx(0.35)
-    assert row["mean_rank"] == "1.75"
+    rows = finished.read_csv(tmp_path / "table.csv")
+    found = {(r["setting"], r["process"], r["quantity"]): r for r in rows}
+    assert float(found[second, "fedavg", "accuracy"]["mean"]) == pytest.approx(0.35)
+    of_man = found[HEADINGS[0], "man", "accuracy"]
+    assert float(of_man["difference"]) == pytest.approx(0.101)
+    assert float(of_man["low"]) < 0.1 < float(of_man["high"]) and of_man["p"] == "0.5"
+    assert found["all settings", "fedavg", "mean_rank"]["mean"] == "1.75"
+    assert found["all settings", "man", "accuracy"]["p"] == "0.5"
     assert r"\textbf{61.10 $\pm$ 1.56}" in (tmp_path / "table.tex").read_text("utf-8")
     own = tmp_path / "concentration0.1"
     assert "difference to fedavg (points)" in text_of(own)
@@ -137,8 +147,8 @@ def test_python_has_a_comparison_for_each_setting():
     made = tff_reg.compare(["fedavg", "kd"], settings={"batch_size": [8, 16]}, **given)
     assert [*made.settings] == ["batch_size=8", "batch_size=16"]
     frame = made.settings["batch_size=16"].table
-    means = made.table["accuracy_mean (batch_size=16)"]
-    assert frame["accuracy_mean"].tolist() == means.tolist()
+    rows = made.table.query("setting == 'batch_size=16' and quantity == 'accuracy'")
+    assert frame["accuracy_mean"].tolist() == rows["mean"].tolist()
     assert len(made.plot().axes) == 2 and "| mean rank |" in str(made)
     for wrong, words in (
         ({"settings": "batch_size=8,0"}, "batch_size=0: it must be at least 1"),

@@ -16,13 +16,18 @@ runs' directories (FedAlign's Tables 1 and 5).
 
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
 
-Under several settings each has a folder with these files, and the table above them a
-column for each: score, and the mean rank; `curves.png` has a panel for each.
+With measured clients, `clients.csv` has the rows of all runs.
+
+Under several settings each has a folder with these files. The table above them has the
+score under each, or with `columns` each of these; the mean rank; and the difference
+over all settings and seeds. There `table.csv` has a row for each setting, method and
+quantity, with its paired difference. `curves.png` has a panel for each setting.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
@@ -33,7 +38,12 @@ from typing import Any, ClassVar, Optional, Union
 
 from tff_reg import curves, files, scores, tables
 from tff_reg.experiment.config import identity as identity_lib
-from tff_reg.experiment.report import page, protocol as protocol_lib, quantities
+from tff_reg.experiment.report import (
+    differences,
+    page,
+    protocol as protocol_lib,
+    quantities,
+)
 from tff_reg.experiment.report.finished_runs import ComparisonError, FinishedRun
 from tff_reg.experiment.report.quantities import span
 from tff_reg.experiment.report.table import (
@@ -52,7 +62,7 @@ from tff_reg.methods import catalogue
 
 # All that a comparison can write, and what its grid can.
 FILES = (
-    *("table.csv", "table.md", "table.tex"),
+    *("table.csv", "table.md", "table.tex", "clients.csv"),
     *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
     *("curves_seconds.png", "curves_seconds.pdf"),
     *("curves_megabytes.png", "curves_megabytes.pdf"),
@@ -61,6 +71,8 @@ FILES = (
 OF_GRID = ("grid.csv", "sensitivity.png", "sensitivity.pdf")
 _WIDTH = 88
 _RANK = "mean rank"
+# The heading of `table.csv`'s rows on all settings.
+ALL_SETTINGS = "all settings"
 _CLIENT = "a client that takes part in every round"
 # For each cost: the picture of the score by it, and the label across.
 _BY_COST = {
@@ -139,8 +151,13 @@ def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]
         **_curves_files(table, title),
         **_by_cost(table, title),
         **table.texts(),
+        **_of_clients(table.clients()),
         page.FILE: page.page(head, section(table), table.groups, command),
     }
+
+
+def _of_clients(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {"clients.csv": tables.to_csv(rows)} if rows else {}
 
 
 def section(table: Table) -> list[str]:
@@ -315,45 +332,72 @@ class SettingsTable(Printed):
     def _names(self) -> list[str]:
         return list(dict.fromkeys(n for t in self.tables.values() for n in t.groups))
 
+    @functools.cached_property
+    def ranks(self) -> dict[str, float]:
+        """The mean rank of methods over the settings; empty if a run is missing."""
+        columns = []
+        for heading in self.headings:
+            table, means = self.tables.get(heading), dict[str, Optional[float]]()
+            if table is not None:
+                found = {row["process"]: row for row in table.rows()}
+                key = f"{self.score.name}_mean"
+                means = {name: found[name][key] for name in table.ranked}
+            columns.append(means)
+        return mean_ranks(columns, self.score)
+
+    @functools.cached_property
+    def _pooled(self) -> dict[str, differences.Difference]:
+        """Methods' differences to the baseline over all settings and seeds."""
+        if len(self.tables) < len(self.headings):
+            return {}
+        paired = [table.paired(self.score.name) for table in self.tables.values()]
+        return differences.pooled(paired, self._baseline)
+
+    @property
+    def _baseline(self) -> str:
+        return next(iter(self.tables.values())).baseline
+
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of `table.csv`."""
-        found: dict[str, dict[str, Any]] = {
-            heading: {str(row["process"]): row for row in table.rows()}
-            for heading, table in self.tables.items()
-        }
-        ranked = {heading: table.ranked for heading, table in self.tables.items()}
-        score, name = self.score, self.score.name
-        ranks = mean_ranks(
-            [
-                {n: found[heading][n][f"{name}_mean"] for n in ranked.get(heading, ())}
-                for heading in self.headings
-            ],
-            score,
-        )
-        return [
-            {
-                "process": name,
-                **{
-                    f"{key} ({heading})": found.get(heading, {}).get(name, {}).get(key)
-                    for heading in self.headings
-                    for key in ("runs", f"{score.name}_mean", f"{score.name}_std")
-                },
-                "mean_rank": ranks.get(name),
-            }
-            for name in self._names
+        """Returns the rows of `table.csv`: of each setting, then of all of them."""
+        of_settings = [
+            row for heading, t in self.tables.items() for row in t.long_rows(heading)
+        ]
+        of_all = [
+            (name, self.score.name, differences.long_row(found))
+            for name, found in self._pooled.items()
+        ]
+        of_all += [(n, "mean_rank", {"mean": rank}) for n, rank in self.ranks.items()]
+        return of_settings + [
+            {"setting": ALL_SETTINGS, "process": name, "quantity": quantity, **found}
+            for name, quantity, found in of_all
         ]
 
-    def cells(self) -> dict[str, Sequence[str]]:
-        cells: dict[str, Sequence[str]] = {"method": self._names}
+    def clients(self) -> list[dict[str, Any]]:
+        """Returns the rows of `clients.csv`."""
+        return [
+            {"setting": heading, **row}
+            for heading, table in self.tables.items()
+            for row in table.clients()
+        ]
+
+    def cells(self) -> dict[tables.Head, Sequence[str]]:
+        cells: dict[tables.Head, Sequence[str]] = {"method": self._names}
+        (any_table, *_) = self.tables.values()
         for heading in self.headings:
             table = self.tables.get(heading)
-            of_setting = {} if table is None else table.scores()
-            cells[heading] = [of_setting.get(name, "-") for name in self._names]
-        ranks = [row["mean_rank"] for row in self.rows()]
+            shown = (table or any_table).shown_by_setting
+            for quantity in shown:
+                found = dict(zip(table.groups, table.column(quantity))) if table else {}
+                head = (heading, quantity.head) if len(shown) > 1 else heading
+                cells[head] = [found.get(name, "-") for name in self._names]
+        ranks = map(self.ranks.get, self._names)
         cells[_RANK] = ["-" if rank is None else f"{rank:.2f}" for rank in ranks]
-        return cells
+        of_all = differences.cells(
+            self._pooled, self._names, self._baseline, self.score
+        )
+        return cells | {f"{head}, all settings": own for head, own in of_all.items()}
 
-    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    def below(self, cells: Mapping[tables.Head, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol, in lines."""
         runs = [run for group in self._groups.values() for run in group]
         name = self.score.name
@@ -370,8 +414,10 @@ class SettingsTable(Printed):
             else "Nothing is in bold; the table of each setting says why.",
             f"Mean rank: mean over the settings of a method's place by {name}, 1 for"
             f" the {how}; equal ones share the mean of theirs."
-            + ("" if {*cells[_RANK]} != {"-"} else " There is none: runs are missing."),
+            + ("" if self.ranks else " There is none: runs are missing."),
         ]
+        if self._pooled:
+            texts.append(differences.POOLED)
         notes = [
             f"{heading}: {note}"
             for heading, table in self.tables.items()
@@ -412,7 +458,8 @@ class SettingsTable(Printed):
         text = page.page(title, parts, self._groups, command)
         figure = self.draw()
         drawn = curves.pictures(figure, "curves") if figure else {}
-        return {**drawn, **self.texts(), page.FILE: text}
+        of_clients = _of_clients(self.clients())
+        return {**drawn, **self.texts(), **of_clients, page.FILE: text}
 
 
 def mean_ranks(

@@ -29,9 +29,15 @@ BASELINE = Setting(
 # exact sign-flip test, Cohen's d, and the p value after Holm's procedure.
 COLUMNS = ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
 # More seeds have too many sign patterns: there is no p then.
-_MOST = 20
+_MOST = 40
 # Equal scores may differ by it.
 ROUNDING = 1e-9
+
+POOLED = (
+    "Differences over all settings: mean over the settings' common seeds; p: exact"
+    " two-sided sign-flip test of all these differences, taken as independent, adjusted"
+    " by Holm."
+)
 
 Difference = dict[str, Optional[float]]
 
@@ -76,10 +82,21 @@ def sign_flip(differences: Sequence[float]) -> Optional[float]:
     """Returns the exact two-sided p value over all sign patterns of the differences."""
     if len(differences) > _MOST:
         return None
+    half = len(differences) // 2
+    first, second = map(_sums, (differences[:half], differences[half:]))
+    rounding = ROUNDING * max(1.0, *map(abs, differences))
+    bound = abs(math.fsum(differences)) - rounding
+    # As many sums are as far below 0.
+    above = len(second) - np.searchsorted(np.sort(second), bound - first)
+    return min(1.0, 2 * float(np.mean(above)) / len(second))
+
+
+def _sums(values: Sequence[float]) -> Any:
+    """Returns the sums of values with all patterns of signs."""
     sums = np.zeros(1)
-    for value in differences:
+    for value in values:
         sums = np.concatenate([sums - value, sums + value])
-    return float(np.mean(abs(sums) >= abs(math.fsum(differences)) - ROUNDING))
+    return sums
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -103,10 +120,44 @@ def to_baseline(
             if spread <= ROUNDING:
                 ends = (None, None, sign_flip(own), None)
             found[name] = dict(zip(COLUMNS, (len(own), mean, *ends, None)))
+    return adjusted(found)
+
+
+def pooled(
+    settings: Sequence[Mapping[str, Mapping[int, float]]], baseline: str
+) -> dict[str, Difference]:
+    """Returns `COLUMNS` of groups over all settings and seeds, without an interval.
+
+    Each pair of a setting and a seed is one difference, taken as independent of the
+    others. `settings` has the values by seed of each group; groups that a setting lacks
+    have none.
+    """
+    found: dict[str, Difference] = {}
+    for name in settings[0]:
+        of_settings = [
+            paired(groups.get(name, {}), groups.get(baseline, {}))
+            for groups in settings
+        ]
+        own = [*itertools.chain(*of_settings)]
+        if name != baseline and all(of_settings) and len(own) > 1:
+            none = dict.fromkeys(COLUMNS)
+            mean, p = statistics.fmean(own), sign_flip(own)
+            found[name] = {**none, "seeds": len(own), "mean": mean, "p": p}
+    return adjusted(found)
+
+
+def adjusted(found: dict[str, Difference]) -> dict[str, Difference]:
+    """Adds the p values after Holm's procedure."""
     tested = {name: each["p"] for name, each in found.items() if each["p"] is not None}
     for name, p in zip(tested, holm([*tested.values()])):
         found[name]["p_holm"] = p
     return found
+
+
+def long_row(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns of a row of one quantity."""
+    names = {"mean": "difference", **{n: n for n in ("low", "high", "p", "p_holm")}}
+    return {name: found.get(key) for key, name in names.items()}
 
 
 def are_best(

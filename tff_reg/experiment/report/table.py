@@ -167,11 +167,11 @@ class Layout:
 class Printed:
     """Base class of tables, which have `cells`, lines `below` them, and `rows`."""
 
-    def cells(self) -> Mapping[str, Sequence[str]]:
+    def cells(self) -> Mapping[tables.Head, Sequence[str]]:
         """Returns the cells for people, column by column."""
         raise NotImplementedError
 
-    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    def below(self, cells: Mapping[tables.Head, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol in lines."""
         raise NotImplementedError
 
@@ -314,6 +314,33 @@ class Table(Printed):
             for name, group in self.groups.items()
         ]
 
+    def long_rows(self, heading: str) -> list[Row]:
+        """Returns a row for each method and quantity, under a setting's heading."""
+        shown = [*self._measured, self._table[_SECONDS]]
+        return [
+            {
+                "setting": heading,
+                "process": name,
+                "quantity": quantity.key,
+                "runs": len(group),
+                "mean": mean(self._values[name][quantity.key]),
+                "std": quantities.deviation(self._values[name][quantity.key]),
+                **differences.long_row(found.get(name, {})),
+            }
+            for quantity in shown
+            for found in [self._differences_of(quantity.key)]
+            for name, group in self.groups.items()
+        ]
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Returns the rows of `clients.csv`: those of each run, with its method."""
+        return [
+            {"process": name, "seed": run.summary["seed"], **row}
+            for name, group in self.groups.items()
+            for run in group
+            for row in run.clients
+        ]
+
     def _by_seed(self, key: str) -> dict[str, dict[int, float]]:
         """Returns rows' values by seed; none if a run has none or is not finite."""
         found = {}
@@ -329,13 +356,17 @@ class Table(Printed):
 
     @functools.cached_property
     def _differences(self) -> dict[str, differences.Difference]:
-        if not self._is_paired:
-            return {}
-        values, known = self._by_seed(self.score.name), {*self.ranked, self.baseline}
-        values = {name: each for name, each in values.items() if name in known}
-        return differences.to_baseline(values, self.baseline)
+        return self._differences_of(self.score.name)
 
-    def _column(self, quantity: Quantity) -> list[str]:
+    def _differences_of(self, key: str) -> dict[str, differences.Difference]:
+        return differences.to_baseline(self.paired(key), self.baseline)
+
+    def paired(self, key: str) -> dict[str, dict[int, float]]:
+        """Returns methods' values of a quantity by seed; empty if they are no pairs."""
+        known = {*self.ranked, self.baseline} if self._is_paired else ()
+        return {n: each for n, each in self._by_seed(key).items() if n in known}
+
+    def column(self, quantity: Quantity) -> list[str]:
         """Returns the cells of a quantity; in bold the best, and the next ones.
 
         The next ones are those that are not proven worse. None is in bold if that holds
@@ -359,10 +390,6 @@ class Table(Printed):
             f"**{text}**" if good and False in is_best else text
             for text, good in zip(texts, is_best)
         ]
-
-    def scores(self) -> dict[str, str]:
-        """Returns the cells of the final score by row."""
-        return dict(zip(self.groups, self._column(self._table[_SCORE])))
 
     @property
     def ranked(self) -> list[str]:
@@ -408,7 +435,7 @@ class Table(Printed):
         ]
         return [*self.layout.columns] or [_SCORE, "ema", *usual]
 
-    def below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    def below(self, cells: Mapping[tables.Head, Sequence[str]]) -> list[str]:
         """Returns the caption, the notes and the protocol in lines."""
         has_bold = any("**" in text for column in cells.values() for text in column)
         texts = [self._caption(has_bold), *([_TUNED] if self.layout.tuned else [])]
@@ -416,10 +443,23 @@ class Table(Printed):
         lines = [*map(fill, [*texts, *self.notes()])]
         return [*lines, "", *self.protocol.lines()]
 
-    def cells(self) -> dict[str, Sequence[str]]:
+    @property
+    def shown(self) -> list[Quantity]:
+        """The quantities of `table.md` and `table.tex`."""
+        known, asked = self._table, self.layout.columns
+        shown = [known[n] for n in self._columns if n in known and n != _SECONDS]
+        spent = [n for n in quantities.TO_TARGET if n == _ROUNDS or n[:-1] in asked]
+        shown += self._at_places([known[n] for n in spent])
+        return [*shown, *[known[_SECONDS]] * (not asked or _SECONDS in asked)]
+
+    @property
+    def shown_by_setting(self) -> list[Quantity]:
+        """Those of a table of several settings: the score, if no columns are given."""
+        return self.shown if self.layout.columns else [self._table[_SCORE]]
+
+    def cells(self) -> dict[tables.Head, Sequence[str]]:
         """Returns the cells of `table.md` and `table.tex`, column by column."""
-        layout, known = self.layout, self._table
-        cells: dict[str, Sequence[str]] = {
+        cells: dict[tables.Head, Sequence[str]] = {
             "method": [*self.groups],
             "seeds": [str(len(group)) for group in self.groups.values()],
         }
@@ -428,14 +468,8 @@ class Table(Printed):
             cells["best setting"] = [each.text for each in tuned]
             held_out = [each.held_out(self.score) for each in tuned]
             cells[f"held out{self.score.unit}"] = held_out
-        asked = layout.columns
-        shown = [known[n] for n in self._columns if n in known and n != _SECONDS]
-        spent = [n for n in quantities.TO_TARGET if n == _ROUNDS or n[:-1] in asked]
-        shown += self._at_places([known[n] for n in spent])
-        if not asked or _SECONDS in asked:
-            shown.append(known[_SECONDS])
-        for quantity in shown:
-            cells[quantity.head] = self._column(quantity)
+        for quantity in self.shown:
+            cells[quantity.head] = self.column(quantity)
             if quantity.name == _SCORE:
                 cells |= differences.cells(
                     self._differences, [*self.groups], self.baseline, self.score
