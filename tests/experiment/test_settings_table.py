@@ -138,6 +138,30 @@ def test_the_command_tabulates_methods_by_settings(tmp_path):
     assert r"\textbf{61.10 $\pm$ 1.56}" in (tmp_path / "table.tex").read_text("utf-8")
     own = tmp_path / "concentration0.1"
     assert "difference to fedavg (points)" in text_of(own)
+    more = ["--names=fedavg=FedAvg,man=MAN (ours)", "--columns=score,best"]
+    flags += [f"--output_dir={tmp_path}", "--baseline=man"]
+    done = commands.call(compare.main, *flags, *more)
+    assert done.returncode == 0, done.stderr
+    tex = (tmp_path / "table.tex").read_text("utf-8").splitlines()
+    assert tex[3:6] == [
+        r"\multicolumn{1}{c}{} & \multicolumn{2}{c}{concentration=0.1} &"
+        r" \multicolumn{2}{c}{partition=shards, classes\_per\_client=2} &"
+        r" \multicolumn{3}{c}{} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}",
+        r"method & accuracy (\%) & best (\%) & accuracy (\%) & best (\%) & mean rank"
+        r" & difference to MAN (ours) (points), all settings & p (Holm), all settings"
+        r" \\",
+    ]
+    rows = finished.read_csv(tmp_path / "table.csv")
+    assert {row["process"] for row in rows} == {"FedAvg", "MAN (ours)"}
+    for wrong, words in (
+        ("kd=KD", "--names: there is no row kd, but fedavg, man."),
+        ("man=fedavg", "--names: two rows would have one name."),
+        ("man", "--names=man: give METHOD=NAME."),
+    ):
+        assert words in commands.refusal(
+            commands.call(compare.main, *flags, f"--names={wrong}")
+        )
 
 
 # Five seconds: four runs.

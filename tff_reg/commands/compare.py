@@ -47,6 +47,7 @@ _OWN = (
     *series.SETTINGS,
     _RUN_DIRS,
     *_SHOWN,
+    comparing.NAMES,
     *_OF_RUNS,
     *jobs.SETTINGS,
     Setting(
@@ -73,6 +74,7 @@ runs are named, and the table has the others. In DIR:
   table.csv, .md, .tex       one row per method: means and sample standard deviations
                              (n - 1) over the seeds, differences to --baseline with
                              95 % intervals and p values; in .md and .tex in percent
+  clients.csv                every client of every run, with --client_evaluation
   curves.png, .pdf, .csv     test score by round, with bands of one deviation
   compute.png, .pdf          test score by multiply-adds, with the column mflops
   report.html                all of it in one file, to hand on
@@ -132,12 +134,16 @@ def planned(given):
         baseline_of(given.baseline, [*groups])
         wanted = {name: given[name].value for name in _OF_TABLES}
         asked, shown = experiment.RunConfig.of(wanted), several.values_of(given, _SHOWN)
+        shown["names"] = comparing.names_of(
+            several.value_of(given, comparing.NAMES), groups
+        )
         return comparing.finished(groups, table.Layout.of(asked, **shown))
     common = experiment.RunConfig.of(several.requested(given))
     return comparing.planned(
         lambda column: (dataclasses.replace(common, **column), lazy.tasks),
         processes=given.processes,
         seeds=series.SEEDS.of(several.value_of(given, series.SEEDS)),
+        called=several.value_of(given, comparing.NAMES),
         **several.values_of(given, (*_OF_RUNS, *_SHOWN)),
     )
 

@@ -305,6 +305,7 @@ class Compared(Arguments):
         values; or a text, as for `bin/compare`.
       baseline: The process that the others are compared with, seed by seed; by default
         the first.
+      names: What processes are called in tables and pictures, such as `{"man": "MAN"}`.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"
@@ -315,6 +316,7 @@ class Compared(Arguments):
     grid: Union[str, Mapping[str, Sequence[Any]], None] = None
     settings: Union[str, series.Values, Sequence[series.Values], None] = None
     baseline: Optional[str] = None
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class _Rounds(progress_lib.Bar):
@@ -391,6 +393,7 @@ def compare(arguments: Compared) -> Comparison:
             settings=arguments.settings,
             grid=arguments.grid,
             baseline=arguments.baseline,
+            called=arguments.names,
         )
         errors: list[Exception] = []
         sampled = {"sample_fn": name_of(arguments.sample_fn)}

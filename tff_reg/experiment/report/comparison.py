@@ -132,13 +132,13 @@ def tabulate(runs: Runs, layout: Layout = _PLAIN) -> Table:
     for given, paths in named.items():
         for run in map(layout.read, paths):
             name = given or run.config.get("process") or run.path.name
-            groups.setdefault(name, []).append(run)
+            groups.setdefault(layout.called(name), []).append(run)
     if not groups or not all(named.values()):
         raise ComparisonError("There are no runs to compare, or a name has none.")
     for group in groups.values():
         _check_alike(group)
     _check_analysed_alike([*itertools.chain(*groups.values())], layout.columns)
-    return Table(groups, layout)
+    return Table(groups, layout.with_names())
 
 
 def contents(table: Table, title: str = "", command: str = "") -> dict[str, Any]:

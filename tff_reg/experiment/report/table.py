@@ -128,6 +128,7 @@ class Layout:
       missing: Names of unfinished runs, which the notes list; nothing is in bold then.
       baseline: Name of the row that the others are compared with, seed by seed; None
         for the first.
+      names: What rows are called, where it is not their name.
     """
 
     score_at_rounds: Sequence[int] = ()
@@ -139,6 +140,7 @@ class Layout:
     tuned: Mapping[str, Tuned] = dataclasses.field(default_factory=dict)
     missing: Sequence[str] = ()
     baseline: Optional[str] = None
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         """Checks what runs have to say, and lists each column once."""
@@ -152,6 +154,16 @@ class Layout:
         """What is read from each run beside its own: `SUMMARY`'s settings."""
         values = {name: getattr(self, name) for name in _OF_SUMMARY}
         return {n: each for n, each in values.items() if each is not None}
+
+    def called(self, name: str) -> str:
+        """Returns what a row is called."""
+        return self.names.get(name, name)
+
+    def with_names(self) -> Layout:
+        """Returns the layout of a table whose rows have the names that are given."""
+        baseline = self.baseline and self.called(self.baseline)
+        tuned = {self.called(name): each for name, each in self.tuned.items()}
+        return dataclasses.replace(self, baseline=baseline, tuned=tuned, names={})
 
     @classmethod
     def of(cls, asked: RunConfig, **shown: Any) -> Layout:

@@ -43,6 +43,14 @@ SETTINGS = Setting(
     placeholder="NAME=X,...;NAME=X,NAME=Y",
     is_optional=True,
 )
+NAMES = Setting(
+    "names",
+    str,
+    (),
+    "what methods are called in tables and pictures",
+    placeholder="METHOD=NAME",
+    is_tuple=True,
+)
 # Settings that a comparison has in common.
 _FIXED = tagged(RunConfig, COMMON)
 
@@ -136,11 +144,12 @@ def planned(
     settings: Any = None,
     grid: Any = None,
     baseline: Optional[str] = None,
+    called: Any = (),
     **shown: Any,
 ) -> series.Study:
     """Plans a comparison and checks its settings, before any run starts.
 
-    `shown` are further attributes of the `Layout`.
+    `called` is as in `names_of`; `shown` are further attributes of the `Layout`.
     """
     names = series.process_names(processes)
     asked: Any = {"processes": names, "seeds": tuple(dict.fromkeys(seeds))}
@@ -161,10 +170,34 @@ def planned(
         (common, tasks), values = requests[""], tuning.parse(grid)
         tuner = tuning.Tuning(study, common, values, **asked, tasks=tasks)
     configs = [run.config for run in study.runs]
-    layout = table_lib.Layout.of(configs[0], baseline=baseline, **shown)
+    shown |= {"baseline": baseline, "names": names_of(called, names)}
+    layout = table_lib.Layout.of(configs[0], **shown)
     quantities.check_measured(layout.columns, configs)
     study.sheet = Tables(layout, folders, tuner)
     return study
+
+
+def names_of(
+    given: Union[Mapping[str, str], Sequence[str]], rows: Collection[str]
+) -> dict[str, str]:
+    """Returns what rows are called, of a mapping or texts `row=name`."""
+    pairs = given.items() if isinstance(given, Mapping) else map(_halves, given)
+    names = dict(pairs)
+    for name in names:
+        if name not in rows:
+            why = f"there is no row {name}, but {', '.join(rows)}."
+            raise SettingError(NAMES.name, None, why)
+    shown = [names.get(name, name) for name in rows]
+    if len({*shown}) < len(shown):
+        raise SettingError(NAMES.name, None, "two rows would have one name.")
+    return names
+
+
+def _halves(text: str) -> tuple[str, str]:
+    row, _, name = text.partition("=")
+    if not name:
+        raise SettingError(NAMES.name, text, "give METHOD=NAME.")
+    return row.strip(), name.strip()
 
 
 def finished(
