@@ -42,8 +42,8 @@ def images(name):
 
 def main():
     """Computes and writes what is recorded."""
-    import torch
-    from torch import nn
+    import torch  # noqa: PLC0415
+    from torch import nn  # noqa: PLC0415
 
     class Unit(nn.Module):
         """As torchvision's BasicBlock."""
