@@ -30,7 +30,7 @@ def two_inputs(kind):
     keras.utils.set_random_seed(1)
     age, job = keras.Input((3,), name="age"), keras.Input((2,), name="job")
     x = L.Dense(8, "tanh", name="hidden")(L.Concatenate()([age, job]))
-    inputs = {"age": age, "job": job} if kind is dict else [age, job]
+    inputs = {"job": job, "age": age} if kind is dict else [age, job]
     model = keras.Model(inputs, L.Dense(1, name="price")(x), name="prices")
     model.compile(loss="mse")
     return model
@@ -102,10 +102,13 @@ def write_npz(path, kind):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_of_python_and_of_the_command_are_the_same(kind, tmp_path):
-    result = tff_reg.run("fedavg", **given(kind))
-    score = SCORES[kind]
+    asked, score = given(kind), SCORES[kind]
+    began = asked["model"].get_weights()
+    result = tff_reg.run("fedavg", **asked)
     x, y = data_of(kind, 40, 1)
     predicted = result.model.predict(x, verbose=0)
+    for own, old in zip(asked["model"].get_weights(), began):
+        np.testing.assert_array_equal(own, old)  # The result's model is a copy.
     measured = {
         "mae": lambda: np.abs(predicted[:, 0] - y).mean(),
         "binary_accuracy": lambda: ((predicted[:, 0] > 0.5) == y).mean(),

@@ -39,13 +39,12 @@ def _finalize(copy: Any) -> None:
 def _check_same(model: Any, copy: Any) -> None:
     """Checks that a copy and its model give equal outputs for random inputs."""
     random = np.random.default_rng(0)
-    inputs = [
-        random.uniform(0, 2, [3, *(size or 5 for size in each.shape[1:])]).astype(
-            getattr(each.dtype, "name", each.dtype)
-        )
-        for each in model.inputs
-    ]
-    given = inputs[0] if len(inputs) == 1 else inputs
+
+    def drawn(each: Any) -> Any:
+        values = random.uniform(0, 2, [3, *(size or 5 for size in each.shape[1:])])
+        return values.astype(getattr(each.dtype, "name", each.dtype))
+
+    given = tf.nest.map_structure(drawn, keras_parts.input_of(model))
     outputs = [tf.nest.flatten(each(given, training=False)) for each in (model, copy)]
     for one, other in zip(*outputs, strict=True):
         if not np.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True):

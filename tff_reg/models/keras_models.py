@@ -426,9 +426,9 @@ def _structured(
     given: Any, spec: Any, takes: str, whose: str, names: Optional[Sequence[str]] = None
 ) -> Any:
     """Returns arrays in the structure of specs."""
-    if isinstance(given, Mapping) and isinstance(spec, tuple) and names:
-        if {*names} == {*given}:
-            given = [given[name] for name in names]
+    is_named = isinstance(given, Mapping) and isinstance(spec, tuple)
+    if is_named and {*(names or ())} == {*given}:
+        given = [given[name] for name in names or ()]
     if isinstance(given, Mapping):
         given = collections.OrderedDict((n, given[n]) for n in sorted(given))
     elif isinstance(given, list):
@@ -464,12 +464,12 @@ def _label(spec: Any, given: np.ndarray, name: str, whose: str) -> np.ndarray:
         given = given[..., np.newaxis]  # As Keras does.
     if given.ndim == spec.shape.rank + 1 and given.shape[-1] == 1:
         given = given[..., 0]
-    if spec.dtype.is_integer and given.dtype.kind not in "iub":
-        if not np.array_equal(given, np.floor(given)):
-            raise ValueError(
-                f"{name} takes class numbers, and {whose} has labels {given.dtype} with"
-                " fractions: compile it with a loss of such labels, such as mse."
-            )
+    has_numbers = given.dtype.kind in "iub" or np.array_equal(given, np.floor(given))
+    if spec.dtype.is_integer and not has_numbers:
+        raise ValueError(
+            f"{name} takes class numbers, and {whose} has labels {given.dtype} with"
+            " fractions: compile it with a loss of such labels, such as mse."
+        )
     if spec.dtype.is_integer and given.ndim == spec.shape.rank + 1:
         raise ValueError(
             f"{name} takes one class number for each example, and {whose} has labels"
