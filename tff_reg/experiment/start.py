@@ -36,6 +36,7 @@ from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
 from tff_reg.experiment.series import batch, comparing, plan as series
 from tff_reg.methods import catalogue
+from tff_reg.plugins import PluginError
 from tff_reg.settings import SettingError, settings_of
 
 if TYPE_CHECKING:
@@ -44,14 +45,18 @@ if TYPE_CHECKING:
 
     from tff_reg import data
     from tff_reg.lazy import mpl_figure, pandas
+    from tff_reg.methods.method import Method
+    from tff_reg.training.aggregators import AggregationFactory
 
+    OneMethod = Union[str, Method, type[Method]]
+    Process = Union[OneMethod, Sequence[OneMethod]]
     Pair = tuple[Any, Any]
     ClientData = Union[Pair, Mapping[str, Pair], data.ArrayClientData]
     KerasModel = Union[keras.Model, tf_keras.Model]
     Model = Union[str, KerasModel, Callable[[int], KerasModel]]
 else:
     # Settings are made from a class's annotations without importing these libraries.
-    ClientData = Model = Pair = Any
+    AggregationFactory = ClientData = Model = Pair = Process = Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,10 @@ class Arguments(RunConfig):
     """The settings of `experiment.RunConfig`, and the further arguments of `run`.
 
     Attributes:
+      process: Name of a method or of a combination; a method such as
+        `methods.FedProx(0.01)`, also of the user's own, its class, or a list of them,
+        which are combined.
+      aggregator: As in `experiment.RunConfig`, or any TFF aggregation factory.
       model: Name of a network, or a Keras model, which is trained as it is: its weights
         are the initial ones. Or a function that makes such a model for a seed.
       client_learning_rate: The clients' learning rate, or a function that returns it
@@ -82,7 +91,8 @@ class Arguments(RunConfig):
 
     CALLED: ClassVar[str] = "tff_reg.run"
 
-    process: Optional[str] = dataclasses.field(default=None, kw_only=False)
+    process: Optional[Process] = dataclasses.field(default=None, kw_only=False)
+    aggregator: Union[str, AggregationFactory, None] = None
     model: Optional[Model] = None
     client_learning_rate: Union[float, Callable[[int], float], None] = None
     client_data: Optional[ClientData] = None
@@ -96,6 +106,52 @@ class Arguments(RunConfig):
 
     def __post_init__(self):
         """Checks nothing: `RunConfig` checks the settings when `to_config` makes it."""
+
+    @classmethod
+    def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """As in `RunConfig`; methods that are objects become names and values."""
+        own: dict[str, Any] = {}
+        taken = [each.name for each in settings_of(RunConfig)]
+
+        def name_of(process: Any) -> str:
+            try:
+                name, values = catalogue.of_objects(process, taken)
+            except PluginError as error:
+                raise SettingError("process", None, str(error)) from error
+            for flag, value in values.items():
+                if own.setdefault(flag, value) != value:
+                    why = f"another object has {own[flag]}; give one value, or grid."
+                    raise SettingError(flag, value, why)
+            return name
+
+        found = dict(given)
+        if not isinstance(process := found.get("process"), (str, type(None))):
+            found["process"] = name_of(process)
+        if not isinstance(several := found.get("processes"), (str, type(None))):
+            is_list = isinstance(several, (list, tuple))
+            found["processes"] = [*map(name_of, several if is_list else [several])]
+        found = super().gathered(found)
+        also = found.get("hyperparameters", {})
+        for flag in own.keys() & also.keys():
+            why = "the method that is given has it already; leave it out."
+            raise SettingError(flag, also[flag], why)
+        return {**found, "hyperparameters": {**own, **also}} if own else found
+
+    @property
+    def factory(self) -> Optional[AggregationFactory]:
+        """The aggregator, if it is an object.
+
+        Raises:
+          TypeError: If it has no `create`, as TFF's factories have.
+        """
+        if isinstance(self.aggregator, (str, type(None))):
+            return None
+        if not hasattr(self.aggregator, "create"):
+            raise TypeError(
+                f"aggregator is {self.aggregator!r}; give a name, or a factory such as"
+                " tff.aggregators.MeanFactory()."
+            )
+        return self.aggregator
 
     def of_seed(self, seed: Optional[int]) -> Arguments:
         """Returns the arguments with the seed's model, if `model` is a function."""
@@ -128,6 +184,8 @@ class Arguments(RunConfig):
             )
         names = [each.name for each in settings_of(RunConfig)]
         values = {name: getattr(self, name) for name in names}
+        if self.factory is not None:
+            values["aggregator"] = "mean"  # What rules ask for; the record has both.
         model = self.model
         if model is not None and not isinstance(model, str):
             values["model"] = None
@@ -172,6 +230,7 @@ def carried_out(
         on_round=arguments.on_round,
         sample_fn=arguments.sample_fn,
         metrics=arguments.metrics,
+        model_aggregator=arguments.factory,
     )
 
 
@@ -293,7 +352,8 @@ class Compared(Arguments):
     """The arguments of `tff_reg.compare`.
 
     Attributes:
-      processes: Methods or combinations of methods; `all` for every method.
+      processes: Methods or combinations of methods, each as `process` of
+        `tff_reg.run`; `all` for every method.
       seeds: Number of seeds (0, 1, ...), or a list; each is one run per process.
       grid: Values to try by setting, such as `{"fedprox_strength": [0.001, 0.01]}`:
         each method tries all combinations of the settings that it has on held-out
@@ -311,7 +371,7 @@ class Compared(Arguments):
     CALLED: ClassVar[str] = "tff_reg.compare"
 
     process: None = None  # That of a single run.
-    processes: Union[str, Sequence[str]] = dataclasses.field(kw_only=False)
+    processes: Union[Process, Sequence[Process]] = dataclasses.field(kw_only=False)
     seeds: Union[int, Sequence[int]] = 1
     grid: Union[str, Mapping[str, Sequence[Any]], None] = None
     settings: Union[str, series.Values, Sequence[series.Values], None] = None
@@ -364,7 +424,8 @@ def compare(arguments: Compared) -> Comparison:
     ):
         if getattr(arguments, name) is not None:
             raise SettingError(name, getattr(arguments, name), why)
-    names, seeds = arguments.processes, series.SEEDS.of(arguments.seeds)
+    names: Any = arguments.processes
+    seeds = series.SEEDS.of(arguments.seeds)
     names = series.process_names([names] if isinstance(names, str) else names)
     check_sampling(arguments, names)
     of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
@@ -430,7 +491,7 @@ def _run_here(
     """Carries out a run in this process, as `Batch.run_one`; notes its error."""
     config = planned.config
     # A finished run with the user's functions, data or model is checked again.
-    is_plain = given.sample_fn is None and not given.metrics
+    is_plain = given.sample_fn is None and not given.metrics and given.factory is None
     is_plain = is_plain and given.client_data is None and config.model is not None
     if planned.is_finished and is_plain:
         return None

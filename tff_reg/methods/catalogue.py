@@ -17,7 +17,7 @@ import contextlib
 import importlib
 import inspect
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 from tff_reg import plugins, settings as settings_lib
@@ -202,32 +202,78 @@ def add_file(path: str, taken_by_runs: Iterable[str] = ()) -> list[str]:
     for cls in classes:
         if seen[cls.name] > 1:
             raise plugins.PluginError(f"two methods are called {cls.name!r}.")
-        if not plugins.NAME.fullmatch(cls.name):
-            raise plugins.PluginError(
-                f"the name {cls.name!r} of {cls.__name__} is not allowed: take small"
-                " letters, digits, underscores."
-            )
-        known = cls.name in REGISTRY.loaded() and find(cls.name)
-        is_same_file = known and _file_of(known) == _file_of(cls)
-        if cls.name in (*names(), *REFERENCES) and not is_same_file:
-            raise plugins.PluginError(
-                f"there is another method {cls.name!r}: rename it."
-            )
-        taken = dict.fromkeys(taken_by_runs, "every run")
-        taken |= {each.flag: each.method for each in hyperparameters()}
-        for setting in settings_lib.settings_of(cls):
-            flag = Hyperparameter(cls.name, setting).flag
-            if (other := taken.get(flag, cls.name)) != cls.name:
-                raise plugins.PluginError(
-                    f"{flag} would be a flag of both {other} and {cls.name}: rename"
-                    " one."
-                )
-        REGISTRY.add(cls.name, cls)
+        _add(cls, taken_by_runs)
     return [cls.name for cls in classes]
 
 
+def _add(cls: type[method_lib.Method], taken_by_runs: Iterable[str]) -> None:
+    """Adds a method under its name, unless that is another's."""
+    if not plugins.NAME.fullmatch(cls.name):
+        raise plugins.PluginError(
+            f"the name {cls.name!r} of {cls.__name__} is not allowed: take small"
+            " letters, digits, underscores."
+        )
+    known = cls.name in REGISTRY.loaded() and find(cls.name)
+    is_same_file = known and _file_of(known) == _file_of(cls)
+    if cls.name in (*names(), *REFERENCES) and not is_same_file:
+        raise plugins.PluginError(f"there is another method {cls.name!r}: rename it.")
+    taken = dict.fromkeys(taken_by_runs, "every run")
+    taken |= {each.flag: each.method for each in hyperparameters()}
+    for setting in settings_lib.settings_of(cls):
+        flag = Hyperparameter(cls.name, setting).flag
+        if (other := taken.get(flag, cls.name)) != cls.name:
+            raise plugins.PluginError(
+                f"{flag} would be a flag of both {other} and {cls.name}: rename one."
+            )
+    REGISTRY.add(cls.name, cls)
+
+
+def of_objects(
+    given: Any, taken_by_runs: Iterable[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a process that is given as methods, and what they hold.
+
+    Args:
+      given: A method, its class or its name, or a list of them: their combination.
+      taken_by_runs: The names of the settings of every run.
+
+    Returns:
+      The name, and the hyperparameters of the objects by flag.
+
+    Raises:
+      TypeError: If it is nothing of these, or has fields that are no settings.
+      PluginError: If a class has no name of its own, or another method's.
+    """
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    is_list = issubclass(type(given), (list, tuple))
+    objects: Sequence[Any] = given if is_list else [given]
+    for each in objects:
+        if isinstance(each, str):
+            parts.append(each)
+            continue
+        cls = each if isinstance(each, type) else type(each)
+        if not _is_method(cls, name := getattr(cls, "name", "")):
+            raise TypeError(
+                f"{each!r} is no method: give a name, an object such as FedProx(0.01),"
+                " its class (a dataclass if it has settings), or a list of them."
+            )
+        if not (name in names() and find(name) is cls):
+            _add(cls, taken_by_runs)
+        parts.append(name)
+        if each is not cls:
+            own = {s.name: getattr(each, s.name) for s in settings_lib.settings_of(cls)}
+            if vars(each) != vars(cls(**own)):
+                raise TypeError(
+                    f"{each!r} has values that no run would record: make its fields"
+                    " settings (strength: float = settings.setting(0.1, ...))."
+                )
+            values |= {f"{name}_{field}": value for field, value in own.items()}
+    return "+".join(parts), values
+
+
 def _file_of(cls: type) -> Optional[str]:
-    return plugins.module_of(cls).__file__
+    return getattr(plugins.module_of(cls), "__file__", None)  # A notebook has none.
 
 
 def _is_method(value: Any, name: str) -> bool:

@@ -30,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg import settings
+from tff_reg.data import digests
 from tff_reg.lazy import tff, tfp
 from tff_reg.training import aggregator_settings, robust_means
 
@@ -67,6 +68,32 @@ def takes_alike(factory: Any) -> bool:
     """Returns whether an aggregator takes all clients alike, whatever they weigh."""
     unweighted = tff.aggregators.UnweightedAggregationFactory
     return isinstance(factory, unweighted) or getattr(factory, "takes_alike", False)
+
+
+def identified(factory: Any) -> str:
+    """Returns a text of a factory: its class, and what it makes of three vectors.
+
+    TFF's factories do not show their arguments. Of one with noise it is the class.
+    """
+    kind = tff.TensorType(np.float32, [2])
+    weighted: Any = factory
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+        weighted = tff.aggregators.as_weighted_aggregator(factory)
+    vectors = np.array([[0.3, -0.4], [2.0, 1.5], [1e5, 0.0]], np.float32)
+
+    def made() -> str:
+        process = weighted.create(kind, tff.TensorType(np.float32))
+        state, found = process.initialize(), list[str]()
+        for _ in range(2):
+            output = process.next(state, [*vectors], [1.0, 2.0, 3.0])
+            state = output.state
+            numbers = tf.nest.flatten((state, output.result))
+            found += [np.array2string(np.asarray(x), precision=4) for x in numbers]
+        return ", ".join(found)
+
+    text = digests.described(factory)
+    first, again = made(), made()
+    return f"{text} ({digests.of_value(first)})" if first == again else text
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -140,7 +140,9 @@ def code(
     for value in _of_others(config):
         module = plugins.module_of(value)
         package = module.__name__.partition(".")[0]
-        if package != "tff_reg":
+        if package != "tff_reg" and not hasattr(module, "__file__"):  # A notebook.
+            found[f"{package} {value.__name__}"] = digests.of_value(value)
+        elif package != "tff_reg":
             is_file = package.startswith(plugins.MODULE)
             name = pathlib.Path(str(module.__file__)).name if is_file else package
             found[name] = of_package(package)

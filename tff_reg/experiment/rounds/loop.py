@@ -623,10 +623,14 @@ def with_arguments_of(
     def decorate(function: Callable[[A], R]) -> Callable[P, R]:
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             make: Any = kind
-            gather = getattr(kind, "gathered", dict)
-            given = gather(kwargs)
+            gather: Callable[..., Any] = getattr(kind, "gathered", dict)
+            fields = (f.name for f in dataclasses.fields(make) if not f.kw_only)
+            named = dict(zip(fields, args))
+            if len(named) < len(args) or named.keys() & kwargs.keys():
+                named = {}  # Python will refuse them.
+            given = gather({**named, **kwargs})
             try:
-                arguments = make(*args, **given)
+                arguments = make(*(() if named else args), **given)
             except TypeError as error:  # Python's own names the class.
                 name = f"{getattr(kind, 'CALLED', function.__name__)}()"
                 text = str(error).replace(f"{make.__qualname__}.__init__()", name)

@@ -197,12 +197,14 @@ class CheckedRun:
         *,
         examples: Any = None,
         metrics: Mapping[str, Any] = {},
+        model_aggregator: Any = None,
         **of_training: Any,
     ) -> loop.Rounds:
         """Loads the data and builds the process, for the runtime in use.
 
-        `examples` may be read already; `metrics` are those of the evaluation, more
-        arguments those of `loop.Rounds`.
+        `examples` may be read already; `metrics` are those of the evaluation; an
+        aggregation factory is in place of the one of the settings; more arguments are
+        those of `loop.Rounds`.
         """
         config, states = self.config, self._states()
         where = runtime.describe()
@@ -232,11 +234,17 @@ class CheckedRun:
         if self._without:
             what = f"{config.process} averages no models, and trains its rounds without"
             said.append(f"{what} {', '.join(self._without)}")
+        given, recorded = dict[str, Any](), None
+        if model_aggregator is not None:
+            recorded = training.aggregators.identified(model_aggregator)
+            given = {"model_aggregator": model_aggregator}
+            said.append(f"the clients' updates are aggregated by {recorded}")
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
+        settings["model_aggregator"] = recorded
         settings[identity.FILES] = states
         for line in [*header, *said]:
             progress.say(line)
-        process = build_process(config, task)
+        process = build_process(config, task, **given)
         pools, of_clients = config.process in catalogue.POOLED, None
         if config.client_evaluation is not None:
             tune = _finetuning(config, task, process)
@@ -247,7 +255,7 @@ class CheckedRun:
         stopping = callbacks_lib.EarlyStopping(
             config.patience, at_target=config.stop_at_target
         )
-        given = of_training.pop("callbacks", ())
+        callbacks = of_training.pop("callbacks", ())
         return loop.Rounds(
             process,
             task.client_data.pooled() if pools else task.client_data,
@@ -269,7 +277,7 @@ class CheckedRun:
             settings=settings,
             weight_names=evaluation.weight_names,
             progress=progress,
-            callbacks=[stopping, *trackers.of(config.track), *given],
+            callbacks=[stopping, *trackers.of(config.track), *callbacks],
             **of_training,
         )
 
