@@ -126,6 +126,14 @@ def test_a_paper_of_ones_own_is_written_listed_and_shown(paper):
         ("concentration = 1.0", 'like = ["sum"]', "Mine.toml: sum is missing."),
         ("\n[base]", 'like = "mine"\n[base]', "Mine.toml: like = 'mine': the papers"),
         ("{concentration = 1.0}", "1.0", "Mine.toml is no paper"),
+        ("| alpha = 0.1 |", "| *alpha = 0.1 |", "table 1: a star marks one column"),
+        ("FedAvg  | unknown ", "FedAvg  ", "FedAvg has 1 numbers for 2 columns."),
+        ("\nFedProx |", "\nFedAvg* |", "Two cells would be Mine.toml/table1/fedavg"),
+        (
+            "# [[tables.exceptions]] # Settings of some cells.",
+            '[[tables.exceptions]]\nrows = "FedPrx"\ncolumns = "*"',
+            "table 1: no cell is in 'FedPrx', '*'.",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_paper_is_said_in_a_line(paper, old, new, message):
@@ -134,3 +142,13 @@ def test_what_is_wrong_in_a_paper_is_said_in_a_line(paper, old, new, message):
     paper.write_text(text.replace(old, new), "utf-8")
     assert message in commands.refusal(call("Mine.toml"))
     assert "No such file" in commands.refusal(call("Other.toml/table1/fedavg"))
+
+
+def test_a_row_that_is_named_like_a_process_is_this_process(paper):
+    text = paper.read_text("utf-8").replace('process = "fedprox", ', "")
+    paper.write_text(text.replace("[base]", 'like = "man"\n[base]'), "utf-8")
+    assert "--process=fedprox\n" in call("--show=Mine.toml/table1/fedprox").stdout
+    ours = text.replace("FedProx =", "Ours =").replace("\nFedProx |", "\nOurs |")
+    paper.write_text(ours, "utf-8")
+    said = "Mine.toml/table1/ours-alpha0.1: the row Ours has no process."
+    assert said in commands.refusal(call("Mine.toml"))

@@ -191,8 +191,19 @@ def _of_papers() -> Mapping[str, Recipe]:
 
 
 def _of_tables(tables: Iterable[paper_tables.Table]) -> Mapping[str, Recipe]:
-    found = [each for table in tables for each in _cells(table)]
-    return types.MappingProxyType({each.name: each for each in found})
+    found: dict[str, Recipe] = {}
+    for table in tables:
+        table.check_exceptions()
+        for each in _cells(table):
+            if each.name in found:
+                raise ValueError(
+                    f"Two cells would be {each.name}: their rows, columns or tables"
+                    " need names that differ in letters or digits."
+                )
+            if "process" not in each.settings:
+                raise ValueError(f"{each.name}: the row {each.row} has no process.")
+            found[each.name] = each
+    return types.MappingProxyType(found)
 
 
 def _cells(table: paper_tables.Table) -> Iterator[Recipe]:

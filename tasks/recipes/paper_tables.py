@@ -40,7 +40,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tff_reg.methods import papers
+from tff_reg.methods import catalogue, papers
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -138,7 +138,12 @@ class Table:
         header, *lines = (
             [cell.strip() for cell in line.split("|")] for line in self.printed
         )
+        if sum(column.startswith("*") for column in header) > 1:
+            raise self._wrong("a star marks one column alone")
         for row, *printed in lines:
+            if len(printed) != len(header) - 1:
+                numbers = f"{len(printed)} numbers for {len(header) - 1} columns"
+                raise self._wrong(f"{row or 'a row'} has {numbers}")
             for column, numbers in zip(header[1:], printed):
                 yield row, column.lstrip("*"), column.startswith("*"), numbers
 
@@ -146,22 +151,43 @@ class Table:
         """Returns the variants that set a cell, the strongest last."""
         columns = {**self.paper.columns, **self.columns}
         if column not in columns:
-            raise ValueError(
-                f"{self.paper.name}, table {self.key}: the column {column!r} has no"
-                " settings; [columns] names each, if only as {}."
-            )
+            why = f"the column {column!r} has no settings; [columns] names each"
+            raise self._wrong(f"{why}, if only as {{}}")
         return [
             self.paper.base,
             self.base,
-            self.paper.rows.get(row, Variant({"process": row.lower()})),
+            self._row(row),
             columns[column],
             *(
                 added
                 for rows, columns, added in self.exceptions
-                if fnmatch.fnmatchcase(row, rows)
-                and fnmatch.fnmatchcase(column, columns)
+                if _matches(row, rows) and _matches(column, columns)
             ),
         ]
+
+    def _row(self, row: str) -> Variant:
+        """Returns a row's settings; one named like a process is this process."""
+        process = row.lower().replace(" ", "")
+        known = {*catalogue.names(), *catalogue.REFERENCES, "fedavg"}
+        is_known = {*process.split("+")} <= known
+        named = Variant({"process": process}) if is_known else Variant()
+        if row not in self.paper.rows and not is_known:
+            named = Variant({"process": row.lower()})
+        return named | self.paper.rows.get(row, Variant())
+
+    def check_exceptions(self) -> None:
+        """Refuses exceptions that no cell has."""
+        cells = [(row, column) for row, column, *_ in self.cells()]
+        for rows, columns, _ in self.exceptions:
+            if not any(_matches(r, rows) and _matches(c, columns) for r, c in cells):
+                raise self._wrong(f"no cell is in {rows!r}, {columns!r}")
+
+    def _wrong(self, what: str) -> ValueError:
+        return ValueError(f"{self.paper.name}, table {self.key}: {what}.")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 @functools.cache

@@ -72,6 +72,7 @@ def test_no_noise_gives_no_guarantee():
         ("fedalign+man", False, False),
         ("fedgkd", False, False),
         ("moon", True, False),
+        ("fedper", True, False),
         ("scaffold+fedprox", True, True),
         # The mean of all clients' models is an upload.
         ("feddyn", True, True),

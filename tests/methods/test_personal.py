@@ -261,6 +261,12 @@ def test_personal_weights_are_not_sent():
     assert [w - s for w, s in zip(whole, sent)] == [expected] * 2
 
 
+def test_what_is_uploaded_of_all_weights_would_leave_its_client():
+    with pytest.raises(ValueError, match="upload scaffold/s.*fedper keeps some"):
+        _process([methods.FedPer(), methods.SCAFFOLD()])
+    _process([methods.FedPer(), methods.FedExP()])  # A number.
+
+
 def test_noise_reaches_no_statistics_that_stay_at_clients():
     noisy = training.aggregators.build_model_aggregator(
         "dp", clients_per_round=len(_COUNTS), dp_clipping="fixed"

@@ -136,6 +136,42 @@ def test_a_head_of_other_classes_is_named_and_has_no_way_back():
         models.torch_state(model, state)
 
 
+def test_what_is_behind_a_flattening_is_found_by_its_input():
+    """Two layers on one flattening, one on an input, and a norm before a layer."""
+    generator = np.random.default_rng(0)
+    draw = lambda *shape: generator.normal(size=shape).astype(np.float32)  # noqa: E731
+    image, vector = draw(2, 4, 4, 3), draw(2, 48)
+    inputs = keras.Input((4, 4, 3)), keras.Input((48,))
+    flat = layers.Flatten()(inputs[0])
+    last = layers.Dense(5, name="d")(layers.LayerNormalization(name="n")(flat))
+    both = [layers.Dense(5, name=name)(flat) for name in "ab"]
+    other = layers.Dense(5, name="c")(inputs[1])
+    model = keras.Model(inputs, layers.Concatenate()([*both, other, last]))
+    state = {f"{name}.weight": draw(5, 48) for name in "abcd"}
+    state |= {f"{name}.bias": draw(5) for name in "abcd"}
+    state |= {"n.weight": draw(48), "n.bias": draw(48)}
+    models.load_torch_state(model, state)
+    x = image.transpose(0, 3, 1, 2).reshape(2, -1)
+    mean, variance = x.mean(1, keepdims=True), x.var(1, keepdims=True)
+    norm = (x - mean) / np.sqrt(variance + 1e-3) * state["n.weight"] + state["n.bias"]
+    expected = [
+        each @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+        for name, each in zip("abcd", [x, x, vector, norm])
+    ]
+    found = model([image, vector])
+    np.testing.assert_allclose(found, np.concatenate(expected, 1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("moved", [layers.Reshape((48,)), layers.Permute((3, 1, 2))])
+def test_behind_axes_that_were_moved_nothing_is_known(moved):
+    model = keras.Sequential(
+        [keras.Input((4, 4, 3)), moved, layers.Flatten(), layers.Dense(5)]
+    )
+    state = {"a.weight": np.ones((5, 48)), "a.bias": np.ones(5)}
+    with pytest.raises(ValueError, match="no kernel in it"):
+        models.load_torch_state(model, state)
+
+
 def test_layers_of_another_order_are_not_mixed_up():
     """The shortcut's norm has the shape of the norm beside it."""
     model = _narrow(shortcut_first=True)

@@ -24,6 +24,7 @@ from tff_reg.methods import catalogue, memories, method as method_lib
 
 local_round = lazy.module("tff_reg.training.local_round")
 needs = lazy.module("tff_reg.training.needs")
+personal_lib = lazy.module("tff_reg.training.personal")
 traffic = lazy.module("tff_reg.training.traffic")
 
 # Number of steps to average if the count depends on random draws.
@@ -260,7 +261,11 @@ def _trace(process: Any) -> _Step:
         weights = list(model.trainable_variables)
         start = _like(weights)
         methods = training.methods
-        client = _like(memories.first(methods, "client_memory", weights))
+        first = memories.first(methods, "client_memory", weights)
+        if description.personal:
+            of_model = tff.learning.models.ModelWeights.from_model(model)
+            first[personal_lib.KEY] = description.personal.of(of_model)
+        client = _like(first)
         known = memories.first(methods, "server_memory", weights)
         server = _like(memories.leaving(methods, known, weights))
         fixed = list(model.non_trainable_variables)

@@ -389,6 +389,11 @@ class Method:
         return weights
 
 
+def keeps_at_clients(method: Method) -> bool:
+    """Whether clients keep something of a method between their rounds."""
+    return bool(method.client_memory) or overrides(method, "personal")
+
+
 def overrides(method: Any, what: str) -> bool:
     """Whether a method, or a method class, overrides a hook of `Method`."""
     owner = method if isinstance(method, type) else type(method)

@@ -116,20 +116,49 @@ def described(model: Any, names: Mapping[int, str]) -> tuple[Any, ...]:
     order it otherwise.
     """
     shapes = {names[id(v)]: tuple(v.shape) for v in model.weights if id(v) in names}
-    layers, shape = keras_internals.layers_of(model), [1]
+    layers = keras_internals.layers_of(model)
     flattened: dict[str, Any] = {}
+    # By a tensor: the shape that was flattened to it, [1] for none and [] if it is not
+    # known; and whether a layer without weights has moved its axes.
+    at_inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
+    origins = {id(each): [1] for each in at_inputs}
+    moved: set[int] = set()
+    # A sub-classed model shows no tensors: there it is that of the layers in order.
+    shape = [1]
     for layer in layers:
         kernel: Any = getattr(layer, "kernel", None)
+        kind, own = type(layer).__name__, [v for v in layer.weights if id(v) in names]
         is_dense = id(kernel) in names and len(kernel.shape) == 2
-        if type(layer).__name__ == "Flatten":
-            try:
-                shape = [*layer.input.shape[1:]]
-            except (AttributeError, ValueError):  # Of a sub-classed model.
-                shape = []
-        elif is_dense or "BatchNormalization" in type(layer).__name__:
-            if len(shape) != 1:
-                behind = [kernel] if is_dense else layer.weights
-                known = shape if len(shape) == 3 else None
-                flattened |= {names[id(v)]: known for v in behind if id(v) in names}
-            shape = [1] if is_dense else shape
+        try:
+            given, made = map(tf.nest.flatten, (layer.input, layer.output))
+        except (AttributeError, ValueError):
+            given, made = [], []
+            shape = [] if kind == "Flatten" else shape
+        else:
+            shape = _origin(given, origins)
+        if own and len(shape) != 1 and (is_dense or not hasattr(layer, "kernel")):
+            known = shape if len(shape) == 3 else None
+            behind = [kernel] if is_dense else own
+            flattened |= {names[id(v)]: known for v in behind}
+        is_moved = kind in ("Reshape", "Permute")
+        is_moved |= not own and any(id(each) in moved for each in given)
+        if is_moved:
+            moved.update(map(id, made))
+        if is_dense:
+            shape = [1]
+        elif is_moved:
+            shape = []
+        elif kind == "Flatten" and given:
+            shape = [*given[0].shape[1:]]
+        origins.update((id(each), shape) for each in made)
     return shapes, flattened, {kind_of(layer) for layer in layers}
+
+
+def _origin(given: list[Any], origins: Mapping[int, list[Any]]) -> list[Any]:
+    """Returns the shape whose flattening a layer takes; as for `described`."""
+    if any(len(each.shape) != 2 for each in given):
+        return [1]
+    found = [origins.get(id(each), []) for each in given]
+    if len(found) == 1:
+        return found[0]
+    return [1] if all(len(each) == 1 for each in found) else []

@@ -151,6 +151,20 @@ def of_model(model: Any, methods: Sequence[method_lib.Method]) -> Optional[Perso
     )
 
 
+def check_uploads(
+    methods: Sequence[method_lib.Method], uploads_type: Any, weights_type: Any
+) -> None:
+    """Refuses uploads with numbers of each weight, those that stay among them."""
+    count = len(tff.structure.flatten(weights_type.trainable))
+    for name, kind in tff.structure.iter_elements(uploads_type):
+        if len(tff.structure.flatten(kind)) >= count:
+            keeping = next(m for m in methods if method_lib.overrides(m, "personal"))
+            raise ValueError(
+                f"Clients upload {name}, numbers of all weights, of which"
+                f" {keeping.name} keeps some at its client: leave one of them out."
+            )
+
+
 def build_client_weights(
     personal: Optional[Personal],
     methods: Sequence[method_lib.Method],

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional, Union
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import all_clients, memories
+from tff_reg.methods import all_clients, memories, method as method_lib
 from tff_reg.seam import tensorflow_internals
 from tff_reg.training import (
     aggregation,
@@ -163,6 +163,8 @@ def compose(
         send.type_signature.result[1],
     )
     output_type = visit.type_signature.result
+    if personal:
+        personal_lib.check_uploads(methods, output_type.uploads, weights_type)
     weigh, sums = build_weigh(output_type.share), None
     summed_type: Any = ()
     if server.counts:
@@ -237,7 +239,7 @@ def compose(
     state_type = initialize.type_signature.result
     data_type = tff.FederatedType(visit.type_signature.parameter[2], tff.CLIENTS)
     of_state = _of_state(server, state_type.member)
-    if not (personal or any(m.client_memory for m in methods)):
+    if not any(map(method_lib.keeps_at_clients, methods)):
 
         @tff.federated_computation(state_type, data_type)
         def next_fn(state: Any, client_data: Any):

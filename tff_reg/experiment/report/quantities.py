@@ -172,8 +172,8 @@ _share = functools.partial(Quantity, scale=100, best=max)
 _score = functools.partial(_share, is_score=True)
 _number = functools.partial(Quantity, form=".4g", spread=".2g")
 _CLIENTS = (
-    "Clients: their accuracies with the global model (of local: with their own);"
-    " finetuned: with copies of it that they trained further; weighted: by their"
+    "Clients: their accuracies with the global model, or with their own where they keep"
+    " weights; finetuned: with copies that they trained further; weighted: by their"
     " examples; worst tenth: mean of the lowest tenth; deviation: over the clients."
 )
 _CURVATURE = (

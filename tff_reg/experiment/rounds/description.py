@@ -11,7 +11,7 @@ from tff_reg import files, scores, tables
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.run_config import SHORTHAND, ResolvedConfig, RunConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
-from tff_reg.methods import catalogue, memories
+from tff_reg.methods import catalogue, memories, method as method_lib
 from tff_reg.settings import HEADER, as_text, settings_of, tagged
 
 _WIDTH = 88
@@ -155,7 +155,8 @@ def _memory(config: ResolvedConfig, num_weights: int) -> str:
         for key in memories.keys(method.name, method.client_memory).values()
     }
     if not kept:
-        return ""
+        personal = any(map(method_lib.keeps_at_clients, config.methods))
+        return "each client's own weights, kept between its rounds" if personal else ""
     # Adam's state are two numbers for each weight.
     copies = len(kept) + (
         config.keep_client_optimizer and config.client_optimizer in ("adam", "adamw")

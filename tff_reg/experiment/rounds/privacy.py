@@ -61,7 +61,8 @@ def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     methods = ResolvedConfig.load(settings).methods
     # A server's memory that no hook changes holds past models, which are released.
     remembers = any(
-        m.client_memory or (m.server_memory and method.overrides(m, "update_memory"))
+        method.keeps_at_clients(m)
+        or (m.server_memory and method.overrides(m, "update_memory"))
         for m in methods
     )
     # Uploads beside the update are another noisy sum.

@@ -170,7 +170,7 @@ def attacks(config: Any, client_ids: Sequence[str]) -> dict[str, float]:
     def draw(name: str) -> float:
         return keys.driver_generator("attack", config.seed, name).random()
 
-    count = round(config.attack_share * len(client_ids))
+    count = math.ceil(config.attack_share * len(client_ids) - 1e-6)
     attacking = sorted(client_ids, key=draw)[:count]
     return {n: config.attack_factor if n in attacking else 1.0 for n in client_ids}
 
