@@ -210,7 +210,7 @@ REFUSALS = (
         (other_numbers_of_rounds, {}, "1 and 2 rounds"),
         (one_seed_twice, {}, "the same seed, 0"),
         (a_run, {"score_at_rounds": [0]}, "it must be"),
-        (a_run, {"targets": [48]}, "it must be"),
+        (a_run, {"targets": [48]}, "each accuracy must be above 0 and at most 1"),
         (a_run, {"target_measure": "median"}, "target_measure"),
         (
             a_run,

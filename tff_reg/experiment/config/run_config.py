@@ -209,7 +209,7 @@ class RunConfig(
                     scores.Score(score).is_share
                     and not all(0 < each <= 1 for each in targets)
                 ),
-                "a {score} is above 0 and at most 1.",
+                "each {score} must be above 0 and at most 1.",
             ),
         ),
         tags=(NO_EFFECT, SUMMARY),

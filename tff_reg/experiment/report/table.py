@@ -28,7 +28,7 @@ from tff_reg.experiment.report.finished_runs import ComparisonError, FinishedRun
 from tff_reg.experiment.report.quantities import Quantity, mean, span
 from tff_reg.experiment.rounds import metrics, progress
 from tff_reg.methods import catalogue
-from tff_reg.settings import SUMMARY, as_text, tagged
+from tff_reg.settings import SUMMARY, as_text, check_rules, settings_of, tagged
 from tff_reg.training import process_settings
 
 _WIDTH = 88
@@ -237,7 +237,9 @@ class Table(Printed):
 
     def __post_init__(self):
         """Raises an error if the runs cannot be compared, or lack what is asked for."""
-        _ = self.baseline, self.score, self._reaching, self._values, self.protocol
+        given = {"targets": self.layout.targets, "score": self.score.name}
+        check_rules([s for s in settings_of(RunConfig) if s.name == "targets"], given)
+        _ = self.baseline, self._reaching, self._values, self.protocol
 
     @functools.cached_property
     def score(self) -> scores.Score:
