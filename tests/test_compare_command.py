@@ -191,6 +191,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
         "class_names",
         "client_dataset_fn",
         "metrics",
+        "model_aggregator",
         "sample_fn",
         digests.DATA,
         digests.DEALT,
