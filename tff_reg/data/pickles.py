@@ -145,7 +145,7 @@ class _Scalar(_NoState):
 
 
 class _Dict(dict):
-    """Stands for `defaultdict` and `OrderedDict`, whose arguments it ignores."""
+    """Takes the place of `defaultdict` and `OrderedDict`; ignores their arguments."""
 
     def __init__(self, *_):
         super().__init__()

@@ -113,7 +113,7 @@ def _parts(path: str | os.PathLike) -> tuple[list[np.ndarray], list[np.ndarray]]
 
 
 def _read(path: str) -> Any:
-    """Reads a split file's dict or list."""
+    """Reads the examples of each client from the dict or list of a split file."""
     what = f"The split file {path}"
     try:
         if path.endswith((".pkl", ".pickle")):

@@ -325,7 +325,7 @@ class SettingsTable(Printed):
 
     @property
     def score(self) -> scores.Score:
-        """What the runs are judged by."""
+        """The score that all runs are compared by, such as accuracy."""
         return next(iter(self.tables.values())).score
 
     @property

@@ -147,7 +147,7 @@ def pooled(
 
 
 def adjusted(found: dict[str, Difference]) -> dict[str, Difference]:
-    """Adds the p values after Holm's procedure."""
+    """Adds the p values that Holm's procedure adjusts, and returns the differences."""
     tested = {name: each["p"] for name, each in found.items() if each["p"] is not None}
     for name, p in zip(tested, holm([*tested.values()])):
         found[name]["p_holm"] = p

@@ -73,10 +73,8 @@ def table(cells: tables.Columns, below: Sequence[str]) -> str:
             f"<tr>{''.join(f'<{kind}>{_bold(text)}</{kind}>' for text in texts)}</tr>"
         )
 
-    head, rows = (
-        row("th", map(tables.in_one, heads)),
-        [row("td", each) for each in zip(*columns)],
-    )
+    head = row("th", map(tables.in_one, heads))
+    rows = [row("td", each) for each in zip(*columns)]
     # The lines are wrapped for a terminal.
     text = re.sub(r"\n(?!\n|- )(?<!\n\n)", " ", "\n".join(below))
     body = f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody>"

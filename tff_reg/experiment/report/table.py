@@ -243,7 +243,7 @@ class Table(Printed):
 
     @functools.cached_property
     def score(self) -> scores.Score:
-        """What the runs are judged by."""
+        """The score that all runs are compared by, such as accuracy."""
         found = {run.score.name: run.score for run in self._runs}
         if len(found) > 1:
             raise ComparisonError(

@@ -180,7 +180,7 @@ def planned(
 def names_of(
     given: Union[Mapping[str, str], Sequence[str]], rows: Collection[str]
 ) -> dict[str, str]:
-    """Returns what rows are called, of a mapping or texts `row=name`."""
+    """Reads names for table rows: a mapping, or texts such as `fedavg=FedAvg`."""
     pairs = given.items() if isinstance(given, Mapping) else map(_halves, given)
     names = dict(pairs)
     for name in names:

@@ -275,7 +275,7 @@ class Study:
         write(is_last=True)
 
     def _analyses(self) -> list[Analysis]:
-        """Returns the analyses that quantities and pictures still need."""
+        """Returns the analyses of finished runs that tables or figures still lack."""
         needed: dict[str, tuple[Any, list[str]]] = {}
         for row, column, run in self.trials:
             if run.is_finished:
