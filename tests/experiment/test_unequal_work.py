@@ -266,7 +266,8 @@ def test_a_share_of_the_clients_attacks_in_every_round(tmp_path):
         output_dir=str(tmp_path),
     )
     experiment.run(config)
-    assert [row["cohort/attacking"] for row in _rows(tmp_path)] == ["1", "1"]
+    # 1.2 of 4 clients: rounded up.
+    assert [row["cohort/attacking"] for row in _rows(tmp_path)] == ["2", "2"]
     with pytest.raises(settings.SettingError, match="attack_share=0.3, not 0.5"):
         experiment.run(dataclasses.replace(config, attack_share=0.5))
     many = [*map(str, range(40))]
