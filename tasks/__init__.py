@@ -63,7 +63,8 @@ __all__ = [
 ]
 
 _NAMES = (
-    *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
+    *("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"),
+    *("tiny_imagenet", "imagenet200", "stl10"),
     *("pacs", "ham10000", "domain_folders", "image_folder", "arrays"),
     *("table", "text_csv", "femnist", "shakespeare", "stackoverflow"),
 )

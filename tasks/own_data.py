@@ -50,6 +50,7 @@ class OwnModel:
           TypeError: If it is no Keras model.
           ValueError: If it cannot be trained, or a setting is for our networks only.
         """
+        self._given = model, given
         if not getattr(model, "inputs", None) and hasattr(model, "layers"):
             raise ValueError(
                 f"The model {model.name!r} does not know what it takes: begin it with"
@@ -58,6 +59,10 @@ class OwnModel:
         self._model_fn = _model_fn(model, given)
         self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
         self.count_clients, self.read = lazy.tasks.count_clients, lazy.tasks.read
+
+    def __reduce__(self) -> Any:
+        """Copies what was given: a Keras model is copied as a whole alone."""
+        return type(self), self._given
 
     def defaults(self, name: str) -> Any:
         """Returns a task's defaults, without a network."""
@@ -105,6 +110,7 @@ class OwnData:
           ValueError: If the data do not fit together or to the model, or a setting does
             not apply.
         """
+        self._given = client_data, test_data, model, given, stratify
         for name in ("task", "recipe", "synthetic_data"):
             if name in given:
                 raise ValueError(f"Leave {name} out: client_data takes its place.")
@@ -137,6 +143,10 @@ class OwnData:
             # An output for a class 0 may have no examples.
             largest = int(max(map(np.max, labels)))
             self._class_names = tuple(map(str, range(1 + largest)))
+
+    def __reduce__(self) -> Any:
+        """As in `OwnModel`."""
+        return type(self), self._given
 
     def _read_groups(self, stratify: Any) -> Any:
         if stratify is None:

@@ -41,6 +41,9 @@ class _LazyModule(types.ModuleType):
     def __dir__(self) -> list[str]:
         return dir(self._load())
 
+    def __reduce__(self) -> Any:
+        return type(self), (self.__name__,)
+
 
 class _Keras(_LazyModule):
     """Placeholder for Keras 2, even if `tf.keras` is Keras 3."""

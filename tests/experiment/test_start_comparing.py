@@ -4,12 +4,14 @@ import json
 import threading
 
 import keras
+import numpy as np
 import pytest
 
 import tff_reg
 from tests.experiment.own_runs import SILENT, TEST, TRAIN, in_turn, keras_model
-from tff_reg import experiment
+from tff_reg import experiment, methods, settings
 from tff_reg.data import digests
+from tff_reg.lazy import tf
 from tff_reg.models import keras_copies
 
 COMPARED = dict(
@@ -56,6 +58,70 @@ def test_methods_are_compared_in_a_line_also_on_ones_own_data(compared, capsys):
     before = (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes()
     tff_reg.compare(methods, **given, output_dir=str(tmp_path))
     assert (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes() == before
+
+
+def _spread(predictions, labels):
+    return (predictions.max(-1) - predictions.min(-1)).mean()
+
+
+# Each run's process loads TensorFlow.
+def test_runs_side_by_side_have_the_numbers_of_runs_in_turn(tmp_path):
+    parts = [keras.layers.Dense(8), keras.layers.BatchNormalization()]
+    parts = [*parts, keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+    own = keras.Sequential([keras.Input((6,)), *parts])
+
+    class Near(methods.FedProx):
+        name = "near_by"
+
+        def term(self, step):
+            assert tf.executing_eagerly() in (True, False)
+            return super().term(step)
+
+    given = {**COMPARED, "total_rounds": 2, "model": own, "callbacks": [_Counting()]}
+    given |= {"metrics": {"spread": _spread}}
+    made, code = {}, {}
+    for jobs in (1, 2):
+        where = tmp_path / str(jobs)
+        where.mkdir()
+        named = dict(jobs=jobs, output_dir=str(where))
+        assert not tff_reg.compare([Near(0.1), "scaffold"], **given, **named).failed
+        # A copy by Keras has other names of weights.
+        made[jobs] = [
+            np.load(path)[name]
+            for path in sorted(where.glob("*/final_weights.npz"))
+            for name in np.load(path).files
+        ]
+        rows = [path.read_text() for path in sorted(where.glob("*/metrics.csv"))]
+        assert all("evaluation/spread" in text for text in rows)
+        config = json.loads((where / "near_by-seed0" / "config.json").read_text())
+        code[jobs] = {n: d for n, d in config["code"][0].items() if "file" not in n}
+    assert len(made[1]) == len(made[2]) > 10 and "tests" in code[1]
+    assert all(map(np.array_equal, *made.values()))
+    assert code[1] == code[2]
+    for more, words in (
+        ({"jobs": 0}, "jobs=0"),
+        ({"jobs": 2, "on_round": print}, "jobs=2: on_round would be called"),
+        ({"jobs": 2, "sample_fn": Unpicklable()}, "jobs: something given cannot be"),
+    ):
+        with pytest.raises(settings.SettingError, match=words):
+            tff_reg.compare(METHODS, **given, **more)
+
+
+class Unpicklable:
+    def __call__(self, round_num, client_ids):
+        return client_ids[:2]
+
+    def __reduce__(self):
+        raise TypeError("it has a lock")
+
+
+def test_a_failure_in_another_process_is_told():
+    given = {**COMPARED, "model": keras_model(), "jobs": 2}
+    result = tff_reg.compare(["fedavg", "fedalign"], **given)
+    (why,) = result.failed.values()
+    assert "\n" not in why and "cannot run at width" in why
+    with pytest.raises(experiment.TrainingError, match="cannot run at width"):
+        tff_reg.compare(["fedalign"], **given)
 
 
 def test_networks_of_one_digest_have_their_layers_in_one_order():

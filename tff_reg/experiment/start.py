@@ -34,7 +34,13 @@ from tff_reg.experiment.rounds.loop import (
 )
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.experiment.rounds.runs import CheckedRun
-from tff_reg.experiment.series import batch, comparing, plan as series
+from tff_reg.experiment.series import (
+    batch,
+    calls,
+    comparing,
+    jobs as jobs_lib,
+    plan as series,
+)
 from tff_reg.methods import catalogue
 from tff_reg.plugins import PluginError
 from tff_reg.settings import SettingError, settings_of
@@ -366,6 +372,8 @@ class Compared(Arguments):
       baseline: The process that the others are compared with, seed by seed; by default
         the first.
       names: What processes are called in tables and pictures, such as `{"man": "MAN"}`.
+      jobs: Runs at a time. With more than 1 each is in a process of its own, with a
+        copy of everything that is given; the numbers are the same.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"
@@ -377,6 +385,7 @@ class Compared(Arguments):
     settings: Union[str, series.Values, Sequence[series.Values], None] = None
     baseline: Optional[str] = None
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    jobs: int = 1
 
 
 class _Rounds(progress_lib.Bar):
@@ -401,7 +410,8 @@ def compare(arguments: Compared) -> Comparison:
     every run begins with its weights; a function of the seed makes one for each seed.
     Every run has copies of the callbacks of its own.
 
-    The runs follow one another in this process. With `output_dir` they are kept there
+    The runs follow one another in this process, or `jobs` at a time in others. With
+    `output_dir` they are kept there
     as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
     `curves.png`, `curves.pdf`, ...), and the same call again resumes; without it
     nothing is kept. Failed runs are named, and the table has the other runs. With
@@ -428,6 +438,10 @@ def compare(arguments: Compared) -> Comparison:
     seeds = series.SEEDS.of(arguments.seeds)
     names = series.process_names([names] if isinstance(names, str) else names)
     check_sampling(arguments, names)
+    jobs_lib.JOBS.check(arguments.jobs)
+    if arguments.jobs > 1 and arguments.on_round is not None:
+        why = "on_round would be called in other processes; leave one of them out."
+        raise SettingError("jobs", arguments.jobs, why)
     of_seeds = {seed: arguments.of_seed(seed) for seed in seeds}
     with contextlib.ExitStack() as stack:
         where = arguments.output_dir or stack.enter_context(
@@ -462,8 +476,20 @@ def compare(arguments: Compared) -> Comparison:
         say: Callable[..., None] = (lambda *_, **__: None) if is_silent else print
         say(*study.sheet.protocol(study, **sampled), sep="\n", flush=True)
         kept = where if arguments.output_dir else None
-        run_one = functools.partial(_run_here, arguments, errors)
-        done = batch.Batch(run_one=run_one, say=say)
+        executor = jobs_lib.ChildProcesses(is_watched=False, jobs=arguments.jobs)
+
+        def run_one(planned: series.PlannedRun) -> Optional[str]:
+            if planned.is_finished and _is_plain(arguments, planned):
+                return None
+            if arguments.jobs == 1:
+                return _run_here(arguments, planned, errors)
+            quiet = dataclasses.replace(arguments, progress=progress_lib.Silence())
+            work = functools.partial(_run_here, quiet, planned, [])
+            return calls.in_a_process(executor, work)
+
+        done = batch.Batch(
+            run_one=run_one, say=say, jobs=arguments.jobs, executor=executor
+        )
         try:
             study.carry_out(done, kept, command="tff_reg.compare, in Python")
         except ComparisonError as error:
@@ -472,11 +498,8 @@ def compare(arguments: Compared) -> Comparison:
             raise ComparisonError(text + told) from error
     made = study.sheet.tables
     if not made:
-        raise (
-            errors[0]
-            if errors
-            else TrainingError("No setting of the grid ended finite.")
-        )
+        why = "; ".join(done.failed.values()) or "No setting of the grid ended finite."
+        raise errors[0] if errors else TrainingError(why)
     rest = (done.failed, kept)
     found = {name: Comparison(each.rows(), *rest, each) for name, each in made.items()}
     if arguments.settings is None:
@@ -485,16 +508,17 @@ def compare(arguments: Compared) -> Comparison:
     return Comparison(table.rows(), *rest, table, found)
 
 
+def _is_plain(given: Compared, planned: series.PlannedRun) -> bool:
+    """Returns whether its settings alone tell that a finished run is the asked one."""
+    is_plain = given.sample_fn is None and not given.metrics and given.factory is None
+    return is_plain and given.client_data is None and planned.config.model is not None
+
+
 def _run_here(
-    given: Compared, errors: list[Exception], planned: series.PlannedRun
+    given: Compared, planned: series.PlannedRun, errors: list[Exception]
 ) -> Optional[str]:
     """Carries out a run in this process, as `Batch.run_one`; notes its error."""
     config = planned.config
-    # A finished run with the user's functions, data or model is checked again.
-    is_plain = given.sample_fn is None and not given.metrics and given.factory is None
-    is_plain = is_plain and given.client_data is None and config.model is not None
-    if planned.is_finished and is_plain:
-        return None
     shown = progress_lib.for_this_output(config.total_rounds)
     is_bar = isinstance(shown, progress_lib.Bar)
     progress = _Rounds(config.total_rounds) if is_bar else progress_lib.Silence()
