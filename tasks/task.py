@@ -144,7 +144,7 @@ def build(
         client_data=client_data,
         class_names=data.class_names,
         image_shape=shape,
-        augment_fn=augmentation_lib.recipe(
+        augment_fn=augmentation_lib.build(
             settings.augmentation or defaults.augmentation,
             normalize_fn,
             largest=data.largest_pixel,

@@ -73,7 +73,7 @@ class TaskDefaults:
     model: str
     # A name of tff_reg.models.names.NORM_NAMES.
     norm: str
-    # A name of tff_reg.data.augmentation.RECIPE_NAMES.
+    # A name of tff_reg.data.augmentation.NAMES.
     augmentation: str
     # What the examples are, as in tff_reg.models.names.
     kind: str = names.IMAGES

@@ -153,7 +153,7 @@ def wrong_when(test: Callable[..., Any], why: str) -> Rule:
     return off_when(test, why, is_check=True)
 
 
-def needs(other: str, *fitting: Any, why: str = "", **rest: Any) -> Rule:
+def only_with(other: str, *fitting: Any, why: str = "", **rest: Any) -> Rule:
     """Returns the rule that a setting applies only with some values of another.
 
     Without `fitting` these are all values but those of `NOTHING`.

@@ -9,11 +9,12 @@ from tff_reg.data import partitions
 SCHEMES = tuple(
     name
     for name in partitions.names()
-    if not {"split_file", "domains", "clients"} & set(partitions.PARTITIONS[name].needs)
+    if not {"split_file", "domains", "clients"}
+    & set(partitions.PARTITIONS[name].arguments)
 )
 DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced", "dirichlet_sequential")
 CONCENTRATED = tuple(
-    name for name in SCHEMES if "concentration" in partitions.PARTITIONS[name].needs
+    name for name in SCHEMES if "concentration" in partitions.PARTITIONS[name].arguments
 )
 
 seeds = st.integers(0, 2**40)

@@ -249,15 +249,15 @@ def test_jitter_of_images_without_a_range_is_refused():
     """Jitter cuts negative pixels off, in training and not in testing."""
     normalize = augmentation.normalize(0.0, 1.0, largest=1.0)
     with pytest.raises(augmentation.AugmentationError, match="resized_crop .*float32"):
-        augmentation.recipe("resized_crop", normalize, largest=None)
+        augmentation.build("resized_crop", normalize, largest=None)
 
 
 def _named(name):
     normalize = augmentation.normalize([0.5] * 3, [0.25] * 3)
-    return augmentation.recipe(name, normalize, largest=255)
+    return augmentation.build(name, normalize, largest=255)
 
 
-@pytest.mark.parametrize("name", augmentation.RECIPE_NAMES)
+@pytest.mark.parametrize("name", augmentation.NAMES)
 def test_every_recipe_is_the_same_in_a_graph_and_another_with_another_key(name):
     images = _photographs()
     tf.random.set_seed(1)
@@ -287,7 +287,7 @@ def test_crops_are_padded_before_or_after_normalising():
     images = np.full((200, 9, 9, 1), 51, np.uint8)
     normalize = augmentation.normalize(0.6, 0.2)
     for name, pixels in (("half_crop_flip", [-2, 0]), ("crop_flip", [-3, -2])):
-        found = augmentation.recipe(name, normalize, largest=255)(images, _KEY)
+        found = augmentation.build(name, normalize, largest=255)(images, _KEY)
         np.testing.assert_allclose(np.unique(found.numpy().round(4)), pixels)
 
 

@@ -102,13 +102,13 @@ def test_a_recipe_makes_the_same_data_set_elsewhere():
     x, y, partition, data = _data()
     key = np.array([3, 4], np.int64)
     dataset = data.whole_client_dataset("client_0002", key)
-    assert dataset.recipe.load is None
+    assert dataset.origin.load is None
     data.load_by(functools.partial(ArrayClientData, x, y, partition))
-    other = data.whole_client_dataset("client_0002", key).recipe
+    other = data.whole_client_dataset("client_0002", key).origin
     # A new key, the same examples; of other client data, others.
-    assert other.name == dataset.recipe.name
+    assert other.name == dataset.origin.name
     assert (
-        _data()[-1].whole_client_dataset("client_0002", key).recipe.name != other.name
+        _data()[-1].whole_client_dataset("client_0002", key).origin.name != other.name
     )
     make, load = pickle.loads(pickle.dumps((other.make, other.load)))
     for examples in (other.examples(), load()):
@@ -118,7 +118,7 @@ def test_a_recipe_makes_the_same_data_set_elsewhere():
         for name in element:
             np.testing.assert_array_equal(element[name], expected[name])
     data.load_by(functools.partial(ArrayClientData, x, y, partition[::-1]))
-    load = data.whole_client_dataset("client_0002", key).recipe.load
+    load = data.whole_client_dataset("client_0002", key).origin.load
     with pytest.raises(client_data_lib.ClientDataError, match="have other examples"):
         load()
 
@@ -128,10 +128,10 @@ def test_digests_depend_on_examples_and_partition():
     same = ArrayClientData(x.copy(), y.astype(np.int64), [p.copy() for p in partition])
     assert data.digests == same.digests
     key = np.zeros(2, np.int64)
-    name = same.whole_client_dataset("client_0000", key).recipe.name
+    name = same.whole_client_dataset("client_0000", key).origin.name
     same.arrays[0][...] += 1
     assert data.digests != same.digests
-    assert name != same.whole_client_dataset("client_0000", key).recipe.name
+    assert name != same.whole_client_dataset("client_0000", key).origin.name
     of_examples, of_split = data.digests.values()
     swapped = [partition[1], partition[0], *partition[2:]]
     for other, is_same in (

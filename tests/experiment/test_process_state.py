@@ -69,7 +69,7 @@ def test_keeps_parts_as_they_are_whatever_the_file_has_there(tmp_path):
     like.optimizer = collections.OrderedDict(other=np.float32(5))
     with pytest.raises(process_state.StateMismatchError):
         process_state.read_state(path, like=like)
-    state = process_state.read_state(path, like=like, keep=["optimizer/"])
+    state = process_state.read_state(path, like=like, but=["optimizer/"])
     assert state.optimizer == {"other": 5} and state.rounds == 7
     np.testing.assert_array_equal(state.weights[0], np.full([2, 3], 0.1, np.float32))
 

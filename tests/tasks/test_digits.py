@@ -50,7 +50,7 @@ def test_the_images_are_the_expected_ones_and_none_is_of_both_parts(data):
 
 def test_augmentation_moves_by_at_most_a_pixel_and_never_mirrors(data):
     images = data.x_train[:200]
-    augment = augmentation.recipe(
+    augment = augmentation.build(
         digits.DEFAULTS.augmentation, data.normalize_fn, largest=data.largest_pixel
     )
     moved = augment(images, np.array([1, 2])).numpy()

@@ -27,7 +27,7 @@ def test_defaults_name_things_that_exist(name):
     assert defaults.name == name
     assert defaults.model in models.names.ALL_NAMES
     assert defaults.norm in models.NORM_NAMES
-    assert defaults.augmentation in augmentation.RECIPE_NAMES
+    assert defaults.augmentation in augmentation.NAMES
     assert defaults.image_shape is None or len(defaults.image_shape) == 3
     options = {s.name for s in settings_of(TaskSettings) if OPTION in s.rules}
     assert set(defaults.options) <= options

@@ -342,7 +342,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         "lambda_max": (results["eigenvalues"]["values"][0], None),
         "trace": (results["trace"]["mean"], results["trace"]["standard_error"]),
     }
-    of_clients = quantities.needing([*quantities.TABLE], quantities.OF_CLIENTS)
+    of_clients = quantities.measured([*quantities.TABLE], quantities.OF_CLIENTS)
     for name in of_clients if "clients" in results else ():
         numbers[name] = (results["clients"][name], None)
     return [

@@ -70,7 +70,7 @@ class Drawn(reproduction.Paper):
         columns: Collection[str],
         is_last: bool,
         **of_files: str,
-    ) -> list[series.Part]:
+    ) -> list[series.Written]:
         found = super().contents(study, columns, is_last, **of_files)
         draw = functools.partial(draw_figure, self.artifact, study)
         return [*found, ("", FILES, draw)] if is_last else found

@@ -7,8 +7,8 @@ same images and key give the same result in eager mode, in `tf.data`, inside a T
 computation, on CPU and on GPU. Stored images stay uint8; these functions convert them
 to float32.
 
-`compose` applies several functions one after another. `recipe` builds the papers'
-compositions by name (`RECIPE_NAMES`):
+`compose` applies several functions one after another. `build` makes the papers'
+compositions by name (`NAMES`):
 
 | name             | augmentation                                                     |
 |------------------|------------------------------------------------------------------|
@@ -40,8 +40,8 @@ from tff_reg.lazy import np, tf
 
 AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
 
-# The parts of each recipe, given the normalisation and the largest value of a pixel.
-_RECIPES: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
+# The parts of each of them, given the normalisation and the largest value of a pixel.
+_NAMED: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
     "none": lambda normal, _: [normal],
     "shift": lambda normal, _: [pad_crop(1), normal],
     "crop_flip": lambda normal, _: [pad_crop(4), horizontal_flip(), normal],
@@ -58,7 +58,7 @@ _RECIPES: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
         normal,
     ],
 }
-RECIPE_NAMES = tuple(_RECIPES)
+NAMES = tuple(_NAMED)
 
 # Weights of red, green and blue in the brightness of a pixel (ITU-R 601, as Pillow's).
 _LUMA = (0.299, 0.587, 0.114)
@@ -96,19 +96,19 @@ def compose(*functions: AugmentFn) -> AugmentFn:
     return composed
 
 
-def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> AugmentFn:
+def build(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> AugmentFn:
     """Builds the augmentation of a paper; see the module's docstring.
 
     >>> import numpy as np
     >>> from tff_reg import data
     >>> from tff_reg.data import augmentation
     >>> normalize = augmentation.normalize(0.5, 0.5)
-    >>> augment = augmentation.recipe("crop_flip", normalize, largest=255)
+    >>> augment = augmentation.build("crop_flip", normalize, largest=255)
     >>> augment(np.zeros([2, 8, 8, 3], np.uint8), data.client_key(0, 1, "a")).dtype
     tf.float32
 
     Args:
-      name: One of `RECIPE_NAMES`.
+      name: One of `NAMES`.
       normalize_fn: Converts stored pixels to the model's input.
       largest: The largest value of stored pixels, such as 255; None for pixels without
         a fixed range, such as images that are normalised already.
@@ -119,17 +119,16 @@ def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> Augm
     Raises:
       AugmentationError: If the name is unknown, or needs pixels with a fixed range.
     """
-    if name not in _RECIPES:
+    if name not in _NAMED:
         raise AugmentationError(
-            f"There is no augmentation named {name!r}; use one of "
-            f"{', '.join(RECIPE_NAMES)}."
+            f"There is no augmentation named {name!r}; use one of {', '.join(NAMES)}."
         )
     if name == "resized_crop" and largest is None:
         raise AugmentationError(
             f"The augmentation {name} varies colours and needs pixels with a fixed"
             " range (uint8), not float32: choose another, or pass uint8 images."
         )
-    return compose(*_RECIPES[name](normalize_fn, largest))
+    return compose(*_NAMED[name](normalize_fn, largest))
 
 
 def sometimes(probability: float, function: AugmentFn) -> AugmentFn:

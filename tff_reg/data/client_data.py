@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Origin:
     """Builds a client's data set in another process.
 
     The examples are the same in all rounds, so a runtime can keep them in the process
@@ -314,12 +314,12 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         Returns:
           A data set of one `OrderedDict(x=[n, ...], y=[n, ...], key=int64 [2])`,
           with x as stored, even if n is 0, and with what is `told`. Its attribute
-          `recipe` is its `Recipe`.
+          `origin` is its `Origin`.
         """
         make = functools.partial(elements.whole_client, np.asarray(key, np.int64), told)
         examples = self.client_examples(client_id)
         dataset = make(examples)
-        dataset.recipe = Recipe(
+        dataset.origin = Origin(
             whose=(self._number, client_id),
             num_bytes=sum(array.nbytes for array in tf.nest.flatten(examples)),
             examples=functools.partial(self.client_examples, client_id),

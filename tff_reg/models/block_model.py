@@ -278,7 +278,7 @@ class BlockModel:
         forward = self._settings_of(forward)
         kept: list[tuple[tf.Tensor, tf.Tensor]] = []
         if forward.record_activations:
-            forward = dataclasses.replace(forward, keep=kept.append)
+            forward = dataclasses.replace(forward, on_activation=kept.append)
         block_outputs, preactivations = [], []
         for index in range(first_block, len(self.blocks) - 1):
             before = len(kept)

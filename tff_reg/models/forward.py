@@ -38,11 +38,11 @@ class ForwardPass:
         residual branch before its shortcut is added (stochastic depth: 0 or 1 in
         training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      keep: Called with each recorded (output, input) pair of a non-linearity; the
-        network that runs the pass sets it.
+      on_activation: Called with each recorded (output, input) pair of a non-linearity;
+        the network that runs the pass sets it.
       key: int64 [2], the key of the layers' random draws; None draws differently in
         each pass.
-      keep_loss: Called with each scalar loss that the network itself adds (Keras's
+      on_loss: Called with each scalar loss that the network itself adds (Keras's
         regularisers and `add_loss`).
     """
 
@@ -51,15 +51,15 @@ class ForwardPass:
     update_statistics: bool = False
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
-    keep: Optional[Callable[[tuple[tf.Tensor, tf.Tensor]], None]] = None
+    on_activation: Optional[Callable[[tuple[tf.Tensor, tf.Tensor]], None]] = None
     key: Optional[tf.Tensor] = None
-    keep_loss: Optional[Callable[[tf.Tensor], None]] = None
+    on_loss: Optional[Callable[[tf.Tensor], None]] = None
 
     def activate(self, x, function: Optional[Callable] = None):
         """Applies a non-linearity, by default ReLU; a recording pass keeps it."""
         activation = (function or tf.nn.relu)(x)
-        if self.keep is not None:
-            self.keep((activation, x))
+        if self.on_activation is not None:
+            self.on_activation((activation, x))
         return activation
 
     @property

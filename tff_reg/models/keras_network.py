@@ -381,9 +381,9 @@ class KerasNetwork(block_model.BlockModel):
         if model is None:
             return x
         call = self._call(model, x, forward)
-        if forward.keep is not None:
+        if forward.on_activation is not None:
             for activation in keras_activations.Activations(call, self.plan.head):
-                forward.keep((activation, call.output))
+                forward.on_activation((activation, call.output))
         if model is self.plan.model and self.plan.head is not None:
             return keras_calls.input_of(self.plan.head, call)
         return call.output
@@ -444,9 +444,9 @@ class KerasNetwork(block_model.BlockModel):
             for (_, ours), new in zip(values, call.new_values):
                 if new is not None:
                     ours.assign(new)
-        if forward.keep_loss is not None:
+        if forward.on_loss is not None:
             for loss in call.losses:
-                forward.keep_loss(loss)
+                forward.on_loss(loss)
         return call
 
 

@@ -101,7 +101,7 @@ class LearningModel(tff.learning.models.VariableModel):
     def forward_pass(self, batch_input, training: bool = True):
         added: list[tf.Tensor] = []
         forward = ForwardPass(
-            training=training, update_statistics=training, keep_loss=added.append
+            training=training, update_statistics=training, on_loss=added.append
         )
         outputs = self.network(batch_input["x"], forward)
         loss = self.loss_fn(batch_input["y"], outputs.logits)

@@ -12,14 +12,14 @@ from typing import Any, Optional
 
 from tff_reg import settings
 from tff_reg.runtime import devices as devices_lib
-from tff_reg.settings import needs, setting
+from tff_reg.settings import only_with, setting
 
 KINDS = ("in_process", "ray")
 # Heading of the help.
 WHERE = "Where clients run"
 _of_where = functools.partial(setting, group=WHERE)
 _of_machine = functools.partial(_of_where, tags=(settings.NO_EFFECT,))
-_RAY = (needs("runtime", "ray"),)
+_RAY = (only_with("runtime", "ray"),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class RuntimeSettings:
     devices: Optional[tuple[str, ...]] = _of_machine(
         None,
         help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
-        rules=(needs("runtime", "in_process"),),
+        rules=(only_with("runtime", "in_process"),),
     )
     clients_in_parallel: Optional[int] = _of_machine(
         None,
@@ -73,7 +73,7 @@ class Options(RuntimeSettings):
 
     `clients_in_parallel` is by default one on a GPU; on a CPU the number of cores, at
     most 8; in a Ray cluster the number of actors that fit. `data_on_nodes` needs
-    `Recipe.load`. Without a `ray_address` the connection that the process has already
+    `Origin.load`. Without a `ray_address` the connection that the process has already
     is used, if any.
 
     Attributes:
@@ -91,7 +91,7 @@ class Options(RuntimeSettings):
         None,
         help="TensorFlow's threads for one operation",
         minimum=1,
-        rules=(needs("runtime", "in_process"),),
+        rules=(only_with("runtime", "in_process"),),
     )
 
     @classmethod

@@ -40,7 +40,7 @@ class _Stage:
     at_clients: list[_Local] = dataclasses.field(default_factory=list)
     folded: list[_Local] = dataclasses.field(default_factory=list)
     # Names of this stage's client values that later stages or the result need.
-    kept: list[str] = dataclasses.field(default_factory=list)
+    needed_later: list[str] = dataclasses.field(default_factory=list)
     # Names of earlier values that this stage's clients need.
     needed: set[str] = dataclasses.field(default_factory=set)
     program: Optional[visits.Program] = None
@@ -106,7 +106,7 @@ class ComputationPlan:
         ]
         for block in [call for _, call in calls] + folded:
             stage.needed |= _references(block)
-        return visits.Program(self._interpreter, calls, stage.kept, folded)
+        return visits.Program(self._interpreter, calls, stage.needed_later, folded)
 
     def _visit_clients(self, stage, bindings, argument, number_of_clients, workers):
         evaluate = self._interpreter.evaluate
@@ -120,9 +120,9 @@ class ComputationPlan:
             folds.append(intrinsics.AGGREGATIONS[local.uri](settings, type_spec))
         needed = {name: bindings[name] for name in stage.needed & bindings.keys()}
         cohort = visits.Cohort(stage.program, needed, argument, number_of_clients)
-        kept = {name: [] for name in stage.kept}
+        kept = {name: [] for name in stage.needed_later}
         for index, (kept_values, to_fold) in enumerate(workers.results(cohort)):
-            for name, value in zip(stage.kept, kept_values):
+            for name, value in zip(stage.needed_later, kept_values):
                 kept[name].append(value)
             with cohort.naming(index):  # A secure sum refuses values above its bound.
                 for fold, value in zip(folds, to_fold):
@@ -201,7 +201,7 @@ def _staged(locals_, parameter_name, result) -> list[_Stage]:
             }
     for name in client_names:
         if name in needed_later:
-            stages[client_names[name]].kept.append(name)
+            stages[client_names[name]].needed_later.append(name)
     return stages
 
 

@@ -291,26 +291,26 @@ class RayWorkers:
         contents: list[Any] = []
 
         def held(dataset: tf.data.Dataset) -> parcels.Held:
-            recipe = getattr(dataset, "recipe", None)
-            make = operator.methodcaller("dataset") if recipe is None else recipe.make
-            contents.append(self._content(dataset, recipe))
+            origin = getattr(dataset, "origin", None)
+            make = operator.methodcaller("dataset") if origin is None else origin.make
+            contents.append(self._content(dataset, origin))
             return parcels.Held(len(contents) - 1, make)
 
         return parcels.pack(members, held), contents
 
-    def _content(self, dataset: tf.data.Dataset, recipe: Any) -> Any:
+    def _content(self, dataset: tf.data.Dataset, origin: Any) -> Any:
         """Returns a reference to a data set's examples, or what loads them."""
-        if recipe is None:
+        if origin is None:
             if dataset not in self._graphs:
                 self._graphs[dataset] = ray.put(parcels.Graph.of(dataset))
             return self._graphs[dataset]
-        if self._options.data_on_nodes and recipe.load is not None:
-            return recipe.load
+        if self._options.data_on_nodes and origin.load is not None:
+            return origin.load
         kept = self._examples
-        if recipe.name not in kept:
-            kept[recipe.name] = (ray.put(recipe.examples()), recipe.num_bytes)
-        kept.move_to_end(recipe.name)
-        reference, _ = kept[recipe.name]
+        if origin.name not in kept:
+            kept[origin.name] = (ray.put(origin.examples()), origin.num_bytes)
+        kept.move_to_end(origin.name)
+        reference, _ = kept[origin.name]
         while sum(size for _, size in kept.values()) > _KEPT_BYTES and len(kept) > 1:
             kept.popitem(last=False)  # Ray keeps it while an actor needs it.
         return reference

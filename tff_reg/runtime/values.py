@@ -237,12 +237,12 @@ def map_tensors(fn: Callable[..., Any], *structures: Any) -> Any:
 
 
 def num_bytes(value: Any) -> int:
-    """Returns the bytes of a value's tensors and of data sets with a `Recipe`."""
+    """Returns the bytes of a value's tensors and of data sets with a `Origin`."""
     if isinstance(value, (list, tuple)):
         return sum(num_bytes(element) for element in value)
     if tf.is_tensor(value) and value.dtype.size:
         return value.dtype.size * value.shape.num_elements()
-    return getattr(getattr(value, "recipe", None), "num_bytes", 0)
+    return getattr(getattr(value, "origin", None), "num_bytes", 0)
 
 
 def client_id(value: Any, index: int) -> Optional[str]:

@@ -10,7 +10,7 @@ import functools
 from typing import Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.settings import conflicts, needs, setting, wrong_when
+from tff_reg.settings import conflicts, only_with, setting, wrong_when
 from tff_reg.training import process_settings
 
 # The kinds of aggregators that `aggregators.build_model_aggregator` builds.
@@ -28,9 +28,9 @@ KINDS = (
 LEAST_NOISE = 1e-6
 
 _of_server = functools.partial(setting, group=process_settings.SERVER)
-_GUARDED = (needs("aggregator", "robust", "compressed", "secure"),)
-_PRIVATE = (needs("aggregator", "dp"),)
-_COMPRESSED = (needs("aggregator", "compressed"),)
+_GUARDED = (only_with("aggregator", "robust", "compressed", "secure"),)
+_PRIVATE = (only_with("aggregator", "dp"),)
+_COMPRESSED = (only_with("aggregator", "compressed"),)
 
 
 def _is_noisy(
@@ -67,14 +67,14 @@ class AggregatorSettings:
         " weight",
         minimum=0,
         below=0.5,
-        rules=(needs("aggregator", "trimmed_mean", "krum"),),
+        rules=(only_with("aggregator", "trimmed_mean", "krum"),),
     )
     krum_selected: Optional[int] = _of_server(
         1,
         help="krum: number of updates with the least scores that are averaged; more"
         " than 1 is Multi-Krum",
         minimum=1,
-        rules=(needs("aggregator", "krum"),),
+        rules=(only_with("aggregator", "krum"),),
     )
     dp_noise_multiplier: Optional[float] = _of_server(
         1.0,

@@ -96,7 +96,7 @@ def build_client_work(
             def eager(*arguments: Any) -> finishing.ClientOutput:
                 return finishing.as_tensors(_round(make_round(), *arguments))
 
-            run = debugging.eagerly(eager, description.output_spec, description.kept)
+            run = debugging.eagerly(eager, description.output_spec, description.eager)
         else:
             local_round = make_round()
             is_whole = isinstance(training.data_form, data_forms.WholeClientData)

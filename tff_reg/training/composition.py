@@ -219,7 +219,7 @@ def _compose(
     process = process_lib.compose(
         description,
         server_lib.Server(
-            server_optimizer, training, said=description.said, kept=description.kept
+            server_optimizer, training, said=description.said, eager=description.eager
         ),
         client_weighting,
         model_distributor,

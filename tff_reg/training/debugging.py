@@ -19,7 +19,7 @@ _one_at_a_time = threading.RLock()
 
 
 def eagerly(
-    function: Callable[..., Any], spec: Any, kept: list[Any]
+    function: Callable[..., Any], spec: Any, functions: list[Any]
 ) -> Callable[..., Any]:
     """Wraps a function so that a graph calls it eagerly."""
 
@@ -47,7 +47,7 @@ def eagerly(
             for value, element in zip(flat, elements)
         ]
         results, made = python_calls.add(run, inputs, tf.nest.flatten(spec))
-        kept.append(made)
+        functions.append(made)
         return tf.nest.pack_sequence_as(spec, results)
 
     return call

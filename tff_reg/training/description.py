@@ -38,7 +38,7 @@ class Description(NamedTuple):
       said: What the server's hooks tell of a round, in the trial, by name.
       output_spec: The `tf.TensorSpec`s of a client's output; None without
         `debug_eager`.
-      kept: Python functions that graphs call with `debug_eager`.
+      eager: The Python functions that graphs call with `debug_eager`.
     """
 
     model_fn: Callable[[], Any]
@@ -52,7 +52,7 @@ class Description(NamedTuple):
     personal: Optional[personal_lib.Personal]
     said: Any
     output_spec: Any
-    kept: list[Any]
+    eager: list[Any]
 
     @property
     def weights_type(self) -> Any:
@@ -97,7 +97,7 @@ def describe(
         **found,
         said=said,
         output_spec=spec,
-        kept=[],
+        eager=[],
     )
 
 

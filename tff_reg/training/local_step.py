@@ -240,7 +240,7 @@ class LocalStep:
             update_statistics=is_first,
             record_activations=bool(self._needs.activations),
             key=part_keys.get(_NETWORK),
-            keep_loss=added.append,
+            on_loss=added.append,
         )
         forward = forward_lib.ForwardPass(training=True, **ours)
         references = ReferencePasses(self._reference_models, tape, forward.key)
@@ -366,7 +366,7 @@ class ReferencePasses:
                     forward,
                     update_statistics=False,
                     record_activations=False,
-                    keep_loss=None,
+                    on_loss=None,
                 )
                 return network.classify_from(features, again)
             reference = self._models[name].network

@@ -21,8 +21,8 @@ from tff_reg.settings import (
     SettingError,
     check,
     conflicts,
-    needs,
     off_when,
+    only_with,
     setting,
     settings_of,
     wrong_when,
@@ -193,13 +193,13 @@ class ProcessSettings(PopulationSettings):
         None,
         help="factor of the exponential schedule per round, of step at each milestone",
         above=0,
-        rules=(needs("learning_rate_schedule", *_DECAYING, example="0.1"),),
+        rules=(only_with("learning_rate_schedule", *_DECAYING, example="0.1"),),
     )
     learning_rate_milestones: tuple[int, ...] = _of_clients(
         (),
         help="rounds, such as 50,75, after which the step schedule decays",
         minimum=1,
-        rules=(needs("learning_rate_schedule", "step", example="50,75"),),
+        rules=(only_with("learning_rate_schedule", "step", example="50,75"),),
         tags=(ROUND,),
     )
     warmup_rounds: int = _of_clients(
@@ -215,7 +215,7 @@ class ProcessSettings(PopulationSettings):
         " applies to all later rounds",
         above=0,
         rules=(
-            needs("learning_rate_schedule", "listed", example="0.1,0.05"),
+            only_with("learning_rate_schedule", "listed", example="0.1,0.05"),
             _OF_CLIENTS,
         ),
     )
@@ -224,26 +224,26 @@ class ProcessSettings(PopulationSettings):
         help="momentum of the clients' SGD",
         minimum=0,
         below=1,
-        rules=(needs("client_optimizer", "sgd"), _OF_CLIENTS),
+        rules=(only_with("client_optimizer", "sgd"), _OF_CLIENTS),
     )
     client_nesterov: bool = _of_clients(
         False,
         help="whether the client momentum is Nesterov's",
-        rules=(needs("client_momentum"), _OF_CLIENTS),
+        rules=(only_with("client_momentum"), _OF_CLIENTS),
     )
     client_weight_decay: float = _of_clients(
         0.0,
         help="weight decay of the clients' sgd (L2, added to the clipped gradient) and"
         " adamw (decoupled, times the learning rate; by default 0.01)",
         minimum=0,
-        rules=(needs("client_optimizer", "sgd", "adamw"), _OF_CLIENTS),
+        rules=(only_with("client_optimizer", "sgd", "adamw"), _OF_CLIENTS),
     )
     client_beta1: Optional[float] = _of_clients(
         None,
         help="beta1 of the clients' adam and adamw; by default 0.9",
         minimum=0,
         below=1,
-        rules=(needs("client_optimizer", "adam", "adamw"), _OF_CLIENTS),
+        rules=(only_with("client_optimizer", "adam", "adamw"), _OF_CLIENTS),
     )
     client_beta2: Optional[float] = _of_clients(
         None,
@@ -251,13 +251,13 @@ class ProcessSettings(PopulationSettings):
         " by default 0.9",
         minimum=0,
         below=1,
-        rules=(needs("client_optimizer", "adam", "adamw", "rmsprop"), _OF_CLIENTS),
+        rules=(only_with("client_optimizer", "adam", "adamw", "rmsprop"), _OF_CLIENTS),
     )
     client_epsilon: Optional[float] = _of_clients(
         None,
         help="epsilon in the denominator of the clients' optimiser; by default 1e-7",
         above=0,
-        rules=(needs("client_optimizer", *_OTHERS), _OF_CLIENTS),
+        rules=(only_with("client_optimizer", *_OTHERS), _OF_CLIENTS),
     )
     max_gradient_norm: Optional[float] = _of_clients(
         None, help="maximum norm of a client's gradient; 0 disables clipping", minimum=0
@@ -298,13 +298,13 @@ class ProcessSettings(PopulationSettings):
         None,
         help="its factor, as learning_rate_decay",
         above=0,
-        rules=(needs("server_learning_rate_schedule", *_DECAYING, example="0.1"),),
+        rules=(only_with("server_learning_rate_schedule", *_DECAYING, example="0.1"),),
     )
     server_learning_rate_milestones: tuple[int, ...] = _of_server(
         (),
         help="its milestones, as learning_rate_milestones",
         minimum=1,
-        rules=(needs("server_learning_rate_schedule", "step", example="50,75"),),
+        rules=(only_with("server_learning_rate_schedule", "step", example="50,75"),),
         tags=(ROUND,),
     )
     server_warmup_rounds: int = _of_server(
@@ -319,7 +319,7 @@ class ProcessSettings(PopulationSettings):
         help="momentum of the server's sgd",
         minimum=0,
         below=1,
-        rules=(needs("server_optimizer", "sgd"), _OF_SERVER),
+        rules=(only_with("server_optimizer", "sgd"), _OF_SERVER),
     )
     server_beta1: Optional[float] = _of_server(
         None,
@@ -327,20 +327,20 @@ class ProcessSettings(PopulationSettings):
         " 0.9, of adagrad 0",
         minimum=0,
         below=1,
-        rules=(needs("server_optimizer", *_ADAPTIVE), _OF_SERVER),
+        rules=(only_with("server_optimizer", *_ADAPTIVE), _OF_SERVER),
     )
     server_beta2: float = _of_server(
         0.99,
         help="beta2 of adam and yogi: decay of the mean of squared updates",
         minimum=0,
         below=1,
-        rules=(needs("server_optimizer", "adam", "yogi"), _OF_SERVER),
+        rules=(only_with("server_optimizer", "adam", "yogi"), _OF_SERVER),
     )
     server_epsilon: float = _of_server(
         1e-3,
         help="tau of adam, yogi and adagrad, added to the denominator",
         above=0,
-        rules=(needs("server_optimizer", *_ADAPTIVE), _OF_SERVER),
+        rules=(only_with("server_optimizer", *_ADAPTIVE), _OF_SERVER),
     )
     averages_all_clients: bool = _of_server(
         False,

@@ -41,7 +41,7 @@ class Server:
       training: The clients' half.
       hooks: Calls the methods' hooks.
       said: With `debug_eager`, what `after_round` told in the trial.
-      kept: With `debug_eager`, takes the Python functions that graphs call.
+      eager: With `debug_eager`, takes the Python functions that graphs call.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Server:
         training: local_training.LocalTraining,
         hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
         said: Any = None,
-        kept: Any = None,
+        eager: Any = None,
     ):
         self._optimizer, self._training = optimizer, training
-        self._hooks, self._said, self._kept = hooks, said, kept
+        self._hooks, self._said, self._eager = hooks, said, eager
         self._methods = training.methods
         self._evaluates = self._has("evaluated")
 
@@ -194,7 +194,7 @@ class Server:
         if not self._training.debug_eager:
             return function
         spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, like)
-        return debugging.eagerly(function, spec, self._kept)
+        return debugging.eagerly(function, spec, self._eager)
 
     # Hooks ----------------------------------------------------------------------------
 

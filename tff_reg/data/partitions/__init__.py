@@ -86,7 +86,7 @@ __all__ = [
     "iid_stratified",
     "names",
     "natural",
-    "needing",
+    "taking",
     "partition",
     "quantity",
     "shards",
@@ -105,17 +105,17 @@ class PartitionScheme(NamedTuple):
     Attributes:
       name: The name in `PARTITIONS`.
       function: The function.
-      needs: The keyword arguments that the function requires besides the seed.
+      arguments: The keyword arguments that the function requires besides the seed.
       needs_classes: Whether it divides classes.
     """
 
     name: str
     function: Callable[..., list]
-    needs: tuple[str, ...]
+    arguments: tuple[str, ...]
     needs_classes: bool
 
 
-def _needs(function: Callable[..., list]) -> tuple[str, ...]:
+def _arguments_of(function: Callable[..., list]) -> tuple[str, ...]:
     return tuple(
         name
         for name, each in inspect.signature(function).parameters.items()
@@ -130,7 +130,7 @@ _OF_ANY_LABELS = (iid, quantity, domain, natural, split_file)
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
         name: PartitionScheme(
-            name, function, _needs(function), function not in _OF_ANY_LABELS
+            name, function, _arguments_of(function), function not in _OF_ANY_LABELS
         )
         for function in (
             *(dirichlet_unbalanced, dirichlet_balanced, dirichlet_sequential),
@@ -147,9 +147,9 @@ def names() -> tuple[str, ...]:
     return tuple(PARTITIONS)
 
 
-def needing(argument: str) -> tuple[str, ...]:
+def taking(argument: str) -> tuple[str, ...]:
     """Returns the names of the schemes that need an argument."""
-    return tuple(n for n, each in PARTITIONS.items() if argument in each.needs)
+    return tuple(n for n, each in PARTITIONS.items() if argument in each.arguments)
 
 
 def partition(
@@ -168,7 +168,7 @@ def partition(
 ) -> list[np.ndarray]:
     """Partitions examples across clients by a named scheme.
 
-    Arguments that the scheme does not need (`PartitionScheme.needs`) are ignored.
+    Arguments that the scheme does not need (`PartitionScheme.arguments`) are ignored.
 
     >>> from tff_reg.data import partitions
     >>> partitions.partition("iid", [0, 0, 1, 1, 2, 2], 3, seed=0)
@@ -225,7 +225,7 @@ def partition(
         "num_owners": num_owners,
         "split_file": split_file,
     }
-    needed = {argument: offered[argument] for argument in scheme.needs}
+    needed = {argument: offered[argument] for argument in scheme.arguments}
     return scheme.function(labels, num_clients, seed=seed, **needed)
 
 

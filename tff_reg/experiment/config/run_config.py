@@ -37,8 +37,8 @@ from tff_reg.settings import (
     SettingError,
     check_names,
     conflicts,
-    needs,
     off_when,
+    only_with,
     setting,
     settings_of,
     with_none_defaults,
@@ -179,7 +179,7 @@ class RunConfig(
         " cosine to their mean, divergence, of all weights and of each block",
         rules=(
             conflicts("process", *catalogue.REFERENCES, is_quiet=True),
-            needs("aggregator", "mean"),
+            only_with("aggregator", "mean"),
         ),
         tags=(ASIDE,),
     )
@@ -228,7 +228,7 @@ class RunConfig(
         choices=("server", "all_clients"),
         rules=(
             conflicts("process", *catalogue.REFERENCES, is_quiet=True),
-            needs("averages_all_clients"),
+            only_with("averages_all_clients"),
         ),
         tags=(NO_EFFECT, SUMMARY),
     )
@@ -237,7 +237,7 @@ class RunConfig(
         help="end the run once the best of targets is reached",
         rules=(
             _OF_SHARED,
-            needs("targets", why="give targets, such as 0.6,0.7."),
+            only_with("targets", why="give targets, such as 0.6,0.7."),
         ),
     )
     patience: Optional[int] = _of_rounds(
@@ -257,7 +257,7 @@ class RunConfig(
         False,
         help="hooks of methods run without tracing, so that print and breakpoint() work"
         " in them; slow",
-        rules=(needs("runtime", "in_process"),),
+        rules=(only_with("runtime", "in_process"),),
         tags=(NO_EFFECT,),
     )
     rounds_per_checkpoint: int = _read_off(

@@ -26,8 +26,8 @@ from tff_reg.settings import (
     Rule,
     check,
     conflicts,
-    needs,
     off_when,
+    only_with,
     setting,
     wrong_when,
 )
@@ -82,14 +82,14 @@ _AS_MANY = wrong_when(
 
 
 def _domains_left(partition: str, num_clients: int, test_domains: Any, of_task: Any):
-    if partition not in partitions.needing("domains") or of_task.num_domains is None:
+    if partition not in partitions.taking("domains") or of_task.num_domains is None:
         return None
     left = of_task.num_domains - len({*test_domains})
     return left and num_clients % left and left
 
 
 def _of_partitions(name: str, example: str) -> Rule:
-    return needs("partition", *partitions.needing(name), example=example)
+    return only_with("partition", *partitions.taking(name), example=example)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,7 +278,7 @@ class TaskSettings(process_settings.PopulationSettings):
         rules=(
             wrong_when(
                 lambda partition, of_task: (
-                    partition in partitions.needing("domains")
+                    partition in partitions.taking("domains")
                     and of_task.num_domains == 0
                 ),
                 "the task {task} has no domains; choose another partition.",
@@ -372,7 +372,7 @@ class TaskSettings(process_settings.PopulationSettings):
     augmentation: Optional[str] = _of_data(
         None,
         help="augmentation of the training images",
-        choices=augmentation_lib.RECIPE_NAMES,
+        choices=augmentation_lib.NAMES,
         rules=(_OF_IMAGES,),
     )
     pixel_mean: tuple[float, ...] = _of_data(

@@ -10,7 +10,7 @@ import functools
 from typing import Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.settings import FILE, conflicts, needs, setting, wrong_when
+from tff_reg.settings import FILE, conflicts, only_with, setting, wrong_when
 from tff_reg.training import process_settings
 
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
@@ -43,7 +43,9 @@ class WorkSettings:
         maximum=1,
         rules=(
             _CENTRAL,
-            needs("straggler_epochs", why="give straggler_epochs, such as 1,4, too."),
+            only_with(
+                "straggler_epochs", why="give straggler_epochs, such as 1,4, too."
+            ),
         ),
     )
     straggler_epochs: tuple[float, ...] = _of_rounds(
@@ -55,7 +57,7 @@ class WorkSettings:
         rules=(
             _CENTRAL,
             conflicts("local_steps", why="sets the steps of every client"),
-            needs("straggler_share", why="give straggler_share, such as 0.5, too."),
+            only_with("straggler_share", why="give straggler_share, such as 0.5, too."),
             wrong_when(
                 lambda straggler_epochs, local_epochs: (
                     len(straggler_epochs) != 2
@@ -82,7 +84,7 @@ class WorkSettings:
         rules=(
             _CENTRAL,
             _PRIVATE,
-            needs(
+            only_with(
                 "client_speeds",
                 why="it needs client_speeds, which say how long clients take.",
             ),
@@ -96,7 +98,7 @@ class WorkSettings:
         rules=(
             _CENTRAL,
             _PRIVATE,
-            needs("client_sampling", "fixed"),
+            only_with("client_sampling", "fixed"),
             wrong_when(
                 lambda over_select, clients_per_round, num_clients, scale: (
                     scale is None
@@ -119,7 +121,7 @@ class WorkSettings:
     attack_factor: Optional[float] = _of_rounds(
         -1.0,
         help="what attackers multiply their uploads by: -1 flips the signs, 10 scales",
-        rules=(needs("attack_share"),),
+        rules=(only_with("attack_share"),),
     )
 
 

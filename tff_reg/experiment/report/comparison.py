@@ -273,7 +273,7 @@ def _by_cost(table: Table, title: str) -> dict[str, bytes]:
         layout = table.layout
         is_asked = layout.targets or cost in layout.columns
         if cost == "multiply_adds":
-            is_asked = quantities.needing(layout.columns, quantities.COST)
+            is_asked = quantities.measured(layout.columns, quantities.COST)
         spent = {run.path: run.spent(cost) for run in runs} if is_asked else {}
         if spent and all(spent.values()):
             found = _curves(

@@ -55,7 +55,7 @@ class Quantity:
       form: Format of means.
       spread: Format of deviations; empty if they are not shown.
       best: `max` or `min`: which rows are in bold; None for none.
-      needs: What runs need for it: a setting, or one of `ANALYSES`; empty for nothing.
+      measured_by: What it takes: a setting, or one of `ANALYSES`; empty for nothing.
       note: The sentences below tables that have it; of an analysis, with `{}` for the
         analysed model.
       place: The round or target of one that has it, see `at`.
@@ -72,7 +72,7 @@ class Quantity:
     form: str = ".2f"
     spread: str = ".2f"
     best: Any = None
-    needs: str = ""
+    measured_by: str = ""
     note: str = ""
     is_usual: bool = False
     place: Any = None
@@ -153,19 +153,23 @@ def _rounds_to(run: FinishedRun, at: Optional[float] = None) -> Any:
     return run.summary["rounds_to_target"].get(str(at))
 
 
-def _curvature(name: str, head: str, needs: str = OF_CLIENTS) -> Quantity:
+def _curvature(name: str, head: str, measured_by: str = OF_CLIENTS) -> Quantity:
     def read(run: FinishedRun) -> Optional[float]:
-        of_clients = needs == OF_CLIENTS
+        of_clients = measured_by == OF_CLIENTS
         return run.hessian(name, WEIGHTS.default if of_clients else run.weights)
 
-    return _number(name, head, read, form=".3g", needs=needs, note=_CURVATURE)
+    return _number(
+        name, head, read, form=".3g", measured_by=measured_by, note=_CURVATURE
+    )
 
 
 def _cost(name: str, head: str, of: str, form: str) -> Quantity:
     def read(run: FinishedRun) -> float:
         return run.cost(of)
 
-    return Quantity(name, head, read, form=form, spread="", needs=COST, note=_COST)
+    return Quantity(
+        name, head, read, form=form, spread="", measured_by=COST, note=_COST
+    )
 
 
 _share = functools.partial(Quantity, scale=100, best=max)
@@ -225,7 +229,7 @@ _TABLE = (
             f"{kind}: {measure.replace('_', ' ')} (%)",
             _said(f"{kind}_{measure}"),
             best=None if measure.endswith("deviation") else max,
-            needs=setting,
+            measured_by=setting,
             note=_CLIENTS,
             is_usual=f"{kind}_{measure}" in _USUAL,
         )
@@ -258,7 +262,7 @@ _TABLE = (
         "multiply_adds@",
         "10^9 multiply-adds to {target}",
         _spent("multiply_adds"),
-        needs=COST,
+        measured_by=COST,
     ),
 )
 TABLE = {each.name: each for each in _TABLE}
@@ -287,9 +291,9 @@ def of(column: str, table: Mapping[str, Quantity] = TABLE) -> Quantity:
     return table.get(column) or table[f"{column}@"]
 
 
-def needing(columns: Sequence[str], *needs: str) -> list[str]:
+def measured(columns: Sequence[str], *by: str) -> list[str]:
     """Returns the columns that need one of some analyses, in their order."""
-    return [name for name in columns if of(name).needs in needs]
+    return [name for name in columns if of(name).measured_by in by]
 
 
 def check(columns: Sequence[str], targets: Sequence[float] = ()) -> list[str]:
@@ -309,19 +313,19 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
     """Checks that planned runs will have what columns need."""
     methods = [each for each in configs if each.process not in catalogue.REFERENCES]
     processes = dict.fromkeys(each.process for each in configs)
-    for name, needs in ((name, of(name).needs) for name in columns):
-        is_setting = needs and needs not in ANALYSES
-        if is_setting and any(getattr(each, needs) is None for each in methods):
-            raise SettingError("columns", name, f"the runs need {needs} for it.")
+    for name, by in ((name, of(name).measured_by) for name in columns):
+        is_setting = by and by not in ANALYSES
+        if is_setting and any(getattr(each, by) is None for each in methods):
+            raise SettingError("columns", name, f"the runs need {by} for it.")
         for process in processes:
-            if needs in _LACKING and _LACKING[needs](process):
+            if by in _LACKING and _LACKING[by](process):
                 raise SettingError("columns", name, f"runs of {process} have none.")
 
 
 def how_measured(run: FinishedRun, columns: Sequence[str]) -> dict[str, Any]:
     """Returns the settings of the Hessians that columns need, by weights."""
     weights = {HESSIAN: run.weights, OF_CLIENTS: WEIGHTS.default}
-    asked = {weights.get(of(name).needs) for name in columns}
+    asked = {weights.get(of(name).measured_by) for name in columns}
     return {each: run.measured(each)[1] for each in asked if each}
 
 

@@ -278,7 +278,7 @@ class Table(Printed):
         kinds, columns = quantities.ANALYSES, self.layout.columns
         asked = [quantities.of(name, self._table) for name in columns]
         has_cost = any(run.examples for run in self._runs)
-        has_cost &= any(each.needs == quantities.COST for each in asked)
+        has_cost &= any(each.measured_by == quantities.COST for each in asked)
 
         def has(quantity: Quantity) -> bool:
             """Whether a run has it, or measured it without a result."""
@@ -288,13 +288,13 @@ class Table(Printed):
             )
 
         plain = [q for q in self._table.values() if "@" not in q.name]
-        plain = [q for q in plain if q.name != _SECONDS and q.needs not in kinds]
-        analysed = [q for q in asked if "@" not in q.name and q.needs in kinds]
+        plain = [q for q in plain if q.name != _SECONDS and q.measured_by not in kinds]
+        analysed = [q for q in asked if "@" not in q.name and q.measured_by in kinds]
         to_target = map(self._table.__getitem__, quantities.TO_TARGET)
-        spent = [q for q in to_target if not q.needs or has_cost or q in asked]
+        spent = [q for q in to_target if not q.measured_by or has_cost or q in asked]
         return [
-            *(q for q in plain if not q.needs or q in asked or has(q)),
-            *sorted(analysed, key=lambda quantity: kinds.index(quantity.needs)),
+            *(q for q in plain if not q.measured_by or q in asked or has(q)),
+            *sorted(analysed, key=lambda quantity: kinds.index(quantity.measured_by)),
             *self._at_places(spent),
         ]
 
@@ -580,7 +580,9 @@ class Table(Printed):
                 "Held-out examples are training examples that nobody trains on."
             )
         shown = [*map(quantities.of, self._columns)]
-        of_analyses = [each for each in shown if each.needs in quantities.ANALYSES]
+        of_analyses = [
+            each for each in shown if each.measured_by in quantities.ANALYSES
+        ]
         texts += dict.fromkeys(q.note for q in shown if q not in of_analyses and q.note)
         if len(self.groups) > 1:
             texts.append(self._why_no_bold or (_BOLD if has_bold else _NO_BOLD))
@@ -589,7 +591,7 @@ class Table(Printed):
             if references := [name for name in self.groups if name not in self.ranked]:
                 names = ", ".join(references)
                 texts.append(f"References, without difference or bold print: {names}.")
-        of_analyses.sort(key=lambda quantity: quantity.needs == quantities.COST)
+        of_analyses.sort(key=lambda quantity: quantity.measured_by == quantities.COST)
         notes = dict.fromkeys(quantity.note for quantity in of_analyses)
         texts += [note.format(_MODELS[self.layout.weights]) for note in notes if note]
         if reaching:

@@ -129,7 +129,7 @@ class TrainedRun:
         state = process_state.read_state(
             self.checkpoint.part(process_state.STATE),
             like=initial,
-            keep=_OF_AGGREGATORS,
+            but=_OF_AGGREGATORS,
         )
         if not hasattr(process, "initial_client_state"):
             return process, state, None

@@ -59,13 +59,13 @@ def written(state: Any) -> bytes:
     return files.npz({_name(parts): np.asarray(leaf) for parts, leaf in leaves})
 
 
-def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any:
+def read_state(path: files.PathLike, like: Any, but: Sequence[str] = ()) -> Any:
     """Reads a file of the bytes of `written`, into a structure like `like`.
 
-    Names that begin with one of `keep` are not read and stay as in `like`.
+    Names that begin with one of `but` are not read and stay as in `like`.
     """
     expected = [(_name(parts), leaf) for parts, leaf in tree.flatten_with_path(like)]
-    kept = tuple(keep)
+    kept = tuple(but)
     stored = files.read_npz(path, lambda name: not name.startswith(kept))
     names = {name for name, _ in expected if not name.startswith(kept)}
     different = sorted(names ^ stored.keys())

@@ -112,7 +112,7 @@ class Tables(series.Sheet):
         columns: Collection[str],
         is_last: bool,
         **of_files: str,
-    ) -> list[series.Part]:
+    ) -> list[series.Written]:
         plain = dataclasses.replace(self.layout, columns=())
         layout, groups = self.layout if is_last else plain, study.groups()
         known, makes = {} if is_last else self.tables, dict[str, Any]()

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.runtime import devices
-from tff_reg.settings import Setting, needs
+from tff_reg.settings import Setting, only_with
 
 LOCAL, RAY = PLACES = ("local", "ray")
-_IN_RAY = (needs("jobs_on", RAY),)
+_IN_RAY = (only_with("jobs_on", RAY),)
 JOBS = Setting(
     "jobs",
     int,

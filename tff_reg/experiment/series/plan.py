@@ -113,7 +113,7 @@ class GivenRun:
 
 # A folder, the names of files that may be there, and what makes their contents by name;
 # those that it does not make are of earlier calls, and deleted.
-Part = tuple[str, Sequence[str], Callable[[], dict[str, Any]]]
+Written = tuple[str, Sequence[str], Callable[[], dict[str, Any]]]
 
 
 class Sheet:
@@ -148,7 +148,7 @@ class Sheet:
 
     def contents(
         self, study: Study, columns: Collection[str], is_last: bool, **of_files: str
-    ) -> list[Part]:
+    ) -> list[Written]:
         """Returns what is written now.
 
         Args:
@@ -314,7 +314,7 @@ def analyses_of(
     any value.
     """
     of_clients, flat, cost = (
-        quantities.needing(columns, kind) for kind in quantities.ANALYSES
+        quantities.measured(columns, kind) for kind in quantities.ANALYSES
     )
     server = finished_runs.WEIGHTS.default
     needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]

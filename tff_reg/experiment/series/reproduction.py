@@ -277,7 +277,7 @@ class Paper(series.Sheet):
         for cell in self.artifact.cells:
             if (cell.row, cell.column) == (row, column):
                 asked += [quantity_of(name).name for name in cell.quantities]
-        return quantities.needing(asked, *quantities.ANALYSES)
+        return quantities.measured(asked, *quantities.ANALYSES)
 
     def contents(
         self,
@@ -285,7 +285,7 @@ class Paper(series.Sheet):
         columns: Collection[str],
         is_last: bool,
         **of_files: str,
-    ) -> list[series.Part]:
+    ) -> list[series.Written]:
         """Returns the parts at the end, when the analyses are there."""
         make = functools.partial(self._contents, study, **of_files)
         return [("", _FILES, make)] if is_last else []
