@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -64,7 +65,9 @@ def of_file(path: str) -> Any:
     """
     keras = importlib.import_module("keras")
     try:
-        return models.from_keras(keras.models.load_model(path))
+        with warnings.catch_warnings():  # Nobody needs the state of its optimiser.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+            return models.from_keras(keras.models.load_model(path))
     # Reading a file may raise anything, such as for the user's own layers.
     except Exception as error:  # pylint: disable=broad-except
         why = " ".join(str(error).split()) or type(error).__name__

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
-from tff_reg.lazy import keras
+from tff_reg.lazy import keras, tf
 from tff_reg.settings import SettingError
 
 # What models are judged by if nobody says otherwise, and if they are no classifiers.
@@ -102,8 +102,10 @@ def _is_lower(name: str) -> bool:
     raise SettingError("score", name, why)
 
 
-def metric(name: str, known: Iterable[str]) -> dict[str, Any]:
+def metric(name: str, known: Iterable[str], model_fn: Any) -> dict[str, Any]:
     """Returns a score that is no known metric as one of Keras, by its name.
+
+    Keras's metrics take probabilities, which are made of the logits of a `model_fn`.
 
     Raises:
       SettingError: If Keras has no such metric.
@@ -116,4 +118,18 @@ def metric(name: str, known: Iterable[str]) -> dict[str, Any]:
     if not callable(found):
         why = "Keras has no such metric; from Python give metrics={name: metric}."
         raise SettingError("score", name, why)
-    return {name: found() if isinstance(found, type) else found}
+    made = found() if isinstance(found, type) else found
+    # Our networks return logits.
+    probabilities = getattr(model_fn, "probabilities", tf.nn.softmax)
+    if probabilities is None:
+        return {name: made}
+
+    def measured(labels: Any, outputs: Any) -> Any:
+        given = labels, probabilities(outputs).numpy()
+        if not isinstance(found, type):
+            return made(*given)
+        made.reset_state()
+        made.update_state(*given)
+        return made.result()
+
+    return {name: measured}

@@ -214,8 +214,54 @@ def test_methods_that_need_classes_and_measures_of_them_say_so():
     with pytest.raises(ValueError, match="classifier"):
         tff_reg.run("fedproto", **given("one"))
     with pytest.raises(
-        SettingError, match="client_evaluation=0: it measures accuracies"
+        SettingError, match="^client_evaluation: it measures accuracies"
     ):
         tff_reg.run("fedavg", **given("dict", client_evaluation=True))
     with pytest.raises(SettingError, match="label_noise.*no two classes"):
         tff_reg.run("fedavg", **given("dict", label_noise=(0.1,)))
+
+
+def test_inputs_of_other_names_are_refused_not_taken_in_their_order():
+    asked = given("dict")
+    for name in ("client_data", "test_data"):
+        x, y = asked[name]
+        asked[name] = ({"job": x["age"], "work": x["job"]}, y)
+    words = "takes a dict of age, job, and client_data has a dict of job, work"
+    with pytest.raises(ValueError, match=words):
+        tff_reg.run("fedavg", **asked)
+
+
+@pytest.mark.parametrize("score", ["auc", "binary_accuracy"])
+def test_scores_of_logits_are_those_of_their_probabilities(score):
+    logits = keras.losses.BinaryCrossentropy(from_logits=True)
+    found = []
+    for model in (head(3, "sigmoid", "binary_crossentropy"), head(3, None, logits)):
+        run_of = given("labels", model=model, score=score)
+        found.append(tff_reg.run("fedavg", **run_of).rows[-1][f"evaluation/{score}"])
+    assert found[0] == pytest.approx(found[1], abs=1e-6) and found[0] > 0.55
+
+
+def test_scores_of_classes_take_probabilities_too():
+    name = "sparse_categorical_crossentropy"
+    x, target = columns(160, 0)
+    data = dict(client_data=(x, (target > 0).astype(int)), test_data=None)
+    data |= dict(validation_share=0.2, score=name, progress=SILENT)
+    model = head(2, None, None)
+    found = tff_reg.run("fedavg", model=model, **SMALL, **data).rows[-1]
+    assert found[f"evaluation/{name}"] == pytest.approx(found["evaluation/loss"], 1e-5)
+
+
+def test_clients_with_several_inputs_are_measured():
+    keras.utils.set_random_seed(1)
+    parts = {"age": keras.Input((3,)), "job": keras.Input((2,))}
+    joined = L.Concatenate()([parts["age"], parts["job"]])
+    model = keras.Model(parts, L.Dense(2)(L.Dense(8, "tanh")(joined)))
+    (x, target), (x_test, of_test) = data_of("dict", 160, 0), data_of("dict", 40, 1)
+    asked = dict(client_data=(x, (target > 0).astype(int)), model=model)
+    asked |= dict(test_data=(x_test, (of_test > 0).astype(int)), progress=SILENT)
+    made = tff_reg.run("fedavg", **SMALL, **asked, client_evaluation=0)
+    last = made.rows[-1]
+    shares = [row["accuracy"] for row in made.clients]
+    assert last["clients/mean"] == pytest.approx(np.mean(shares))
+    own = tff_reg.run("fedavg", **SMALL, **asked, client_test_share=0.3)
+    assert 0 < own.rows[-1]["clients/mean"] < 1

@@ -40,14 +40,14 @@ def test_shares_are_read_in_percent_and_other_scores_as_they_are():
 
 @pytest.mark.parametrize("name", ["mae", "auc", "MeanAbsoluteError", "r2_score"])
 def test_scores_are_metrics_of_keras_by_their_names(name):
-    ((found, metric),) = scores.metric(name, ()).items()
+    ((found, metric),) = scores.metric(name, (), None).items()
     assert found == name and callable(metric)
-    assert scores.metric(name, [name]) == scores.metric("loss", ()) == {}
+    assert scores.metric(name, [name], None) == scores.metric("loss", (), None) == {}
 
 
 def test_a_score_that_keras_does_not_have_is_named():
     with pytest.raises(SettingError, match="score=a_loss: Keras has no such metric"):
-        scores.metric("a_loss", ())
+        scores.metric("a_loss", (), None)
 
 
 def test_a_summary_has_the_lowest_error_and_the_first_round_below_a_target():

@@ -94,6 +94,35 @@ def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
     assert "difference or bold print: local, central." in " ".join(text.split())
 
 
+def test_methods_without_a_server_model_have_no_rank(tmp_path):
+    finals = {"fedavg": [0.5, 0.52], "fedper": [None] * 2, "man": [0.4, 0.421]}
+    runs = [
+        write_run(tmp_path / f"{name}{seed}", [each], process=name, seed=seed)
+        for name, of_seeds in finals.items()
+        for seed, each in enumerate(of_seeds)
+    ]
+    whole = comparison.SettingsTable(["a"], {"a": comparison.tabulate(runs)})
+    assert whole.ranks == {"fedavg": 1.0, "man": 2.0}
+    said = " ".join(whole.markdown().split())
+    assert "No accuracy, rank or curve of fedper: their server has no whole" in said
+    assert "| fedper | - | - |" in said
+
+
+def test_seeds_that_change_nothing_are_no_replicates(tmp_path):
+    finals = {"fedavg": [1.2, 1.2 + 2e-8, 1.2], "man": [1.1, 1.1, 1.1 + 1e-8]}
+    runs = [
+        write_run(tmp_path / f"{name}{seed}", [each], process=name, seed=seed)
+        for name, of_seeds in finals.items()
+        for seed, each in enumerate(of_seeds)
+    ]
+    made = comparison.tabulate(runs)
+    text = " ".join(made.markdown().split())
+    assert "**" not in text and "the seeds change the score by rounding alone" in text
+    assert {row["difference_p"] for row in made.rows()} == {None}
+    whole = comparison.SettingsTable(["a", "b"], {"a": made, "b": made})
+    assert all(row.get("p") is None for row in whole.rows())
+
+
 def test_the_command_tabulates_methods_by_settings(tmp_path):
     flags = ["--processes=fedavg,man", "--seeds=2", "--total_rounds=2"]
     flags += ["--settings=concentration=0.1;partition=shards,classes_per_client=2"]

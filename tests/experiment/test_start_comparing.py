@@ -100,6 +100,8 @@ def test_runs_side_by_side_have_the_numbers_of_runs_in_turn(tmp_path):
     assert code[1] == code[2]
     for more, words in (
         ({"jobs": 0}, "jobs=0"),
+        ({"columns": ["trace"]}, "columns=trace: it takes an analysis"),
+        ({"columns": ["spread"]}, "columns=.*spread"),
         ({"jobs": 2, "on_round": print}, "jobs=2: on_round would be called"),
         ({"jobs": 2, "sample_fn": Unpicklable()}, "jobs: something given cannot be"),
     ):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import lazy, tables
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import comparison, protocol
+from tff_reg.experiment.report import comparison, protocol, quantities
 from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.report.table import Row, Table
 from tff_reg.experiment.rounds import (
@@ -152,7 +152,8 @@ class Arguments(RunConfig):
         """
         if isinstance(self.aggregator, (str, type(None))):
             return None
-        if not hasattr(self.aggregator, "create"):
+        is_class = isinstance(self.aggregator, type)
+        if is_class or not hasattr(self.aggregator, "create"):
             raise TypeError(
                 f"aggregator is {self.aggregator!r}; give a name, or a factory such as"
                 " tff.aggregators.MeanFactory()."
@@ -372,6 +373,8 @@ class Compared(Arguments):
       baseline: The process that the others are compared with, seed by seed; by default
         the first.
       names: What processes are called in tables and pictures, such as `{"man": "MAN"}`.
+      columns: Columns of the tables, as of `bin/compare --columns`, but for those that
+        take an analysis.
       jobs: Runs at a time. With more than 1 each is in a process of its own, with a
         copy of everything that is given; the numbers are the same.
     """
@@ -385,6 +388,7 @@ class Compared(Arguments):
     settings: Union[str, series.Values, Sequence[series.Values], None] = None
     baseline: Optional[str] = None
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    columns: Sequence[str] = ()
     jobs: int = 1
 
 
@@ -439,6 +443,10 @@ def compare(arguments: Compared) -> Comparison:
     names = series.process_names([names] if isinstance(names, str) else names)
     check_sampling(arguments, names)
     jobs_lib.JOBS.check(arguments.jobs)
+    columns = quantities.check(arguments.columns)
+    if analysed := quantities.measured(columns, *quantities.ANALYSES):
+        why = "it takes an analysis, which bin/compare carries out."
+        raise SettingError("columns", analysed[0], why)
     if arguments.jobs > 1 and arguments.on_round is not None:
         why = "on_round would be called in other processes; leave one of them out."
         raise SettingError("jobs", arguments.jobs, why)
@@ -469,6 +477,7 @@ def compare(arguments: Compared) -> Comparison:
             grid=arguments.grid,
             baseline=arguments.baseline,
             called=arguments.names,
+            columns=columns,
         )
         errors: list[Exception] = []
         sampled = {"sample_fn": name_of(arguments.sample_fn)}

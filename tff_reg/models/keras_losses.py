@@ -87,7 +87,9 @@ def loss_of(
             config = getattr(model, "get_compile_config", dict)() or {}
     if loss is None:
         found = _of_classifier(model, outputs, _are_probabilities(outputs))
-        if not found.takes_probabilities and np.min(outputs) >= 0:
+        last = getattr(model.layers[-1] if model.layers else None, "activation", None)
+        is_linear = getattr(last, "__name__", "") == "linear"
+        if not (found.takes_probabilities or is_linear) and np.min(outputs) >= 0:
             warnings.warn(
                 f"The model {model.name!r} has no loss and no output below 0: its"
                 " outputs are taken as logits. Leave the last layer's activation out,"
@@ -164,6 +166,16 @@ def label_spec_of(loss: ModelLoss, output: Any) -> Any:
         for each, x in zip(losses, flat)
     ]
     return tf.nest.pack_sequence_as(output, specs)
+
+
+def probabilities_of(loss: ModelLoss) -> Optional[Callable]:
+    """Returns what makes probabilities of outputs; None if they need no change."""
+    if loss.is_classifier:
+        return None if loss.takes_probabilities else tf.nn.softmax
+    losses = getattr(loss.loss_fn, "losses", ())
+    if len(losses) != 1 or not _config_of(losses[0]).get("from_logits"):
+        return None
+    return tf.sigmoid if _name_of(losses[0]).startswith("binary") else tf.nn.softmax
 
 
 def _check_has_no_own_step(model: Any, keras: Any) -> None:

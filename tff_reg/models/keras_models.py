@@ -56,6 +56,7 @@ class KerasModelFn:
             kind = "probabilities" if loss.takes_probabilities else "logits"
             self.assumed = f"its outputs are taken as {kind}"
         self._loss_fn = loss.loss_fn
+        self._probabilities = keras_losses.probabilities_of(loss)
         self._label_spec = label_spec
 
     def beginning_with(self, path: str) -> KerasModelFn:
@@ -99,6 +100,11 @@ class KerasModelFn:
     def score(self) -> str:
         """What the model is judged by if nobody says it."""
         return scores.DEFAULT if self.is_classifier else scores.OF_OTHERS
+
+    @property
+    def probabilities(self) -> Optional[Callable[[Any], Any]]:
+        """Makes probabilities of the model's outputs; None if they need no change."""
+        return self._probabilities
 
     def adapted(self, x: Any, y: Any, whose: str) -> tuple[Any, Any]:
         """Returns examples and labels in the structure that the model and loss take.
@@ -436,6 +442,8 @@ def _structured(
     try:
         tf.nest.assert_same_structure(spec, given, check_types=False)
         is_same = isinstance(spec, Mapping) == isinstance(given, Mapping)
+        # It compares the lengths of dicts alone.
+        is_same &= not isinstance(spec, Mapping) or {*spec} == {*given}
     except (TypeError, ValueError):
         is_same = False
     if is_same:

@@ -341,7 +341,7 @@ class SettingsTable(Printed):
             if table is not None:
                 found = {row["process"]: row for row in table.rows()}
                 key = f"{self.score.name}_mean"
-                means = {name: found[name][key] for name in table.ranked}
+                means = {name: found[name][key] for name in table.scored}
             columns.append(means)
         return mean_ranks(columns, self.score)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import scores
@@ -32,6 +32,8 @@ COLUMNS = ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
 _MOST = 40
 # Equal scores may differ by it.
 ROUNDING = 1e-9
+# Rounding in training changes a loss by this share of it.
+_FLOAT32 = 1e-6
 
 POOLED = (
     "Differences over all settings: mean over the settings' common seeds; p: exact"
@@ -62,6 +64,11 @@ def baseline_of(
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
     """Returns the differences of values by seed, over the common seeds."""
     return [value - second[seed] for seed, value in first.items() if seed in second]
+
+
+def are_equal(values: Collection[float]) -> bool:
+    """Returns whether values of several seeds differ by rounding alone."""
+    return max(values) - min(values) <= _FLOAT32 * max(map(abs, values))
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -214,7 +221,7 @@ def _points(score: scores.Score, mean: Any, low: Any, high: Any) -> str:
 
 def in_words(found: Mapping[str, Difference], baseline: str) -> str:
     """Returns sentences on the columns of differences."""
-    few = "two common seeds with finite scores"
+    few = "two common seeds in which both have a finite score"
     if not found:
         return f"There is no difference to {baseline}, which takes {few}."
     tested = [each["seeds"] or 0 for each in found.values() if each["p"] is not None]

@@ -73,7 +73,7 @@ def _metadata(run: TrainedRun, network: Any, spec: Any) -> dict[str, Any]:
         "task": run.config.task,
         "model": run.config.model,
         "round_num": run.round_num,
-        "weights": run.kind,
+        "weights": run.kind if run.client is None else None,
         "client": run.client,
         "seed": run.config.seed,
     }

@@ -378,6 +378,7 @@ class Table(Printed):
     def paired(self, key: str) -> dict[str, dict[int, float]]:
         """Returns methods' values of a quantity by seed; empty if they are no pairs."""
         known = {*self.ranked, self.baseline} if self._is_paired else ()
+        known = () if self._is_repeated else known
         return {n: each for n, each in self._by_seed(key).items() if n in known}
 
     def column(self, quantity: Quantity) -> list[str]:
@@ -413,9 +414,22 @@ class Table(Printed):
         return [name for name, g in groups if g[0].config.get("process") not in known]
 
     @property
+    def scored(self) -> list[str]:
+        """Those of `ranked` whose server has a whole model, which the score is of."""
+        processes = {n: g[0].config.get("process") for n, g in self.groups.items()}
+        return [n for n in self.ranked if catalogue.shares_model(processes[n] or "")]
+
+    @property
     def _is_paired(self) -> bool:
         """Whether runs of one seed differ in the methods alone."""
         return self.protocol.differences.keys() <= {"seeds"}
+
+    @functools.cached_property
+    def _is_repeated(self) -> bool:
+        """Whether the seeds of all methods change the score by rounding alone."""
+        rows = [[*each.values()] for each in self._by_seed(self.score.name).values()]
+        several = [row for row in rows if len(row) > 1]
+        return bool(several) and all(map(differences.are_equal, several))
 
     @property
     def _runs(self) -> list[FinishedRun]:
@@ -500,6 +514,12 @@ class Table(Printed):
                 f" results of {'; '.join(missing)}."
             )
         notes += finished_runs.troubles(self.groups)
+        if without := [name for name in self.ranked if name not in self.scored]:
+            notes.append(
+                f"No {self.score.name}, rank or curve of {' and '.join(without)}: their"
+                " server has no whole model. Of the clients' models are the columns"
+                " clients_mean and so on (--client_evaluation)."
+            )
         notes += [*self._passed(), *self._equal()]
         notes += finished_runs.warnings(self._runs)
         configs = [run.config for run in self._runs]
@@ -565,6 +585,8 @@ class Table(Printed):
             why = "not all runs were made by the same code"
         elif min(map(len, self.groups.values())) < 2:
             why = "one seed does not tell which is best"
+        elif self._is_repeated:
+            why = "the seeds change the score by rounding alone, as if they were one"
         return f"Nothing is in bold: {why}." if why else ""
 
     def _caption(self, has_bold: bool) -> str:

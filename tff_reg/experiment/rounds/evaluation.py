@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy
-from tff_reg.data import digests, dtypes
+from tff_reg.data import digests, dtypes, rows as rows_lib
 from tff_reg.lazy import np, tf, tff
 
 block_model = lazy.module("tff_reg.models.block_model")
@@ -164,7 +164,9 @@ class CentralEvaluation:
         weights.assign_weights_to(self._model)
         starts = range(0, len(rows), self._batch_size)
         parts = [rows[start : start + self._batch_size] for start in starts]
-        found = [self._outcomes_of_batch(x[part], y[part]) for part in parts]
+        found = [
+            self._outcomes_of_batch(rows_lib.take(x, part), y[part]) for part in parts
+        ]
         predicted, losses = (np.concatenate(each) for each in zip(*found))
         return predicted, losses
 

@@ -211,7 +211,7 @@ class CheckedRun:
         progress.say(where[0].upper() + where[1:])
         task = _task(config, self.tasks, examples)
         x_test, y_test = task.test_arrays()
-        more = scores.metric(config.score, metrics)
+        more = scores.metric(config.score, metrics, task.model_fn)
         evaluation = evaluation_lib.CentralEvaluation(
             build_model_fn(config, task),
             x_test,
@@ -429,7 +429,7 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     largest = max(task.client_data.client_sizes)
     if config.client_evaluation is not None and not task.class_names:
         why = "it measures accuracies, and the labels are no class numbers."
-        raise SettingError("client_evaluation", config.client_evaluation, why)
+        raise SettingError("client_evaluation", None, why)
     if config.drop_remainder and not config.batches_of(largest):
         raise SettingError(
             "batch_size",
