@@ -17,7 +17,8 @@ _SERVER, _TRAINING, _ALL_CLIENTS = "evaluation", "training", "evaluation_all_cli
 # Ends of the names of Keras's metrics, and short names of others, by what is better.
 _LOWER = ("loss", "error", "crossentropy", "divergence", "poisson", "hinge", "cosh")
 _LOWER += ("mae", "mse", "mape", "msle", "rmse", "kld", "logcosh")
-_HIGHER = (DEFAULT, "auc", "precision", "recall", "score", "iou", "similarity")
+_HIGHER = (DEFAULT, "auc", "precision", "recall", "iou", "similarity")
+_HIGHER += ("f1_score", "f1score", "fbetascore", "r2_score", "r2score")
 _HIGHER += ("sensitivity", "specificity")
 
 

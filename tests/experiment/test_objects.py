@@ -109,9 +109,55 @@ def test_factories_of_other_arguments_are_told_apart():
                 library.robust_aggregator(),
             )
         ]
-        noisy = training.aggregators.identified(library.dp_aggregator(0.5, 20))
+        noisy = [
+            training.aggregators.identified(library.dp_aggregator(noise, 20))
+            for noise in (0.5, 0.6, 0.5)
+        ]
+        coded = [
+            training.aggregators.identified(
+                tff.aggregators.MeanFactory(
+                    tff.aggregators.EncodedSumFactory.quantize_above_threshold(
+                        quantization_bits=bits, threshold=10
+                    )
+                )
+            )
+            for bits in (8, 1, 8)
+        ]
     assert len({*found}) == 5 and found[0] == found[-1]
-    assert noisy.endswith("UnweightedRobustFactory")
+    for first, other, again in (noisy, coded):
+        assert first == again != other
+    assert "UnweightedRobustFactory" in noisy[0]
+
+
+def _near(strength):
+    class Same(method.Method):
+        name = "same_object"
+
+        def term(self, step):
+            pairs = zip(step.weights, step.global_weights)
+            return strength * tf.add_n([tf.reduce_sum((w - g) ** 2) for w, g in pairs])
+
+    return Same
+
+
+def test_two_classes_of_one_name_are_not_taken_for_one(tmp_path, capsys):
+    with pytest.raises(settings.SettingError, match="two classes are called 'same_ob"):
+        tff_reg.compare([_near(0.1), _near(0.5)], **SMALL)
+    where = dict(output_dir=str(tmp_path), **SMALL)
+    for strength in (0.1, 0.5):
+        tff_reg.run(_near(strength), **where)
+    assert "It was made by other code: tests Same" in capsys.readouterr().out
+
+
+def test_a_metric_of_other_code_is_another_run(tmp_path):
+    def of(worth):
+        return {"own": lambda labels, outputs: np.full(len(labels), worth)}
+
+    where = dict(output_dir=str(tmp_path), **SMALL)
+    tff_reg.run("fedavg", metrics=of(1.0), **where)
+    tff_reg.run("fedavg", metrics=of(1.0), **where)
+    with pytest.raises(settings.SettingError, match="differs in the code of its metr"):
+        tff_reg.run("fedavg", metrics=of(2.0), **where)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.experiment import finished
 from tests.experiment.compared import write_run
 from tff_reg import curves, experiment, scores
 from tff_reg.experiment.report import finished_runs
-from tff_reg.experiment.rounds import summary
+from tff_reg.experiment.rounds import directory, summary
 from tff_reg.settings import SettingError
 
 MAE = {"score": "mae", "process": "fedavg", "task": "own_data", "seed": 0}
@@ -78,6 +78,16 @@ def of_errors(tmp_path, errors):
             given = {"process": process, "seed": seed, "score": "mae"}
             write_run(paths[-1], [None] * 2, columns=columns, **given)
     return paths
+
+
+def test_a_stopped_run_goes_on_for_a_lower_error_alone(tmp_path):
+    stop = dict(score="mae", stop_at_target=True, target_measure="raw", targets=[0.85])
+    columns = {"evaluation/mae": [1.0, 0.8]}
+    path = write_run(tmp_path / "a", [None] * 2, columns=columns, **stop)
+    there = directory.RunDirectory(path)
+    there.check({**there.config, "targets": [0.7]})
+    with pytest.raises(SettingError, match="stop_at_target=0.85 .*, not 1 "):
+        there.check({**there.config, "targets": [1.0]})
 
 
 def test_a_table_has_the_lowest_error_in_bold_and_differences_in_its_own_unit(tmp_path):

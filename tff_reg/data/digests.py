@@ -30,11 +30,14 @@ DATA, DEALT = "digest_of_data", "digest_of_split"
 KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # That of the initial weights of our networks that are from a file.
 INITIAL_WEIGHTS = "digest_of_initial_weights"
+# That of the user's own metrics.
+METRICS = "digest_of_metrics"
 # What they are of, in words.
 WORDS = {
     DATA: "data",
     DEALT: "split of the data into clients",
     INITIAL_WEIGHTS: "initial weights from a file",
+    METRICS: "code of its metrics",
     **dict.fromkeys((KERAS_MODEL, "keras_blocks", "keras_loss"), "Keras model"),
     KERAS_WEIGHTS: "initial weights of the Keras model",
 }

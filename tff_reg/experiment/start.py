@@ -117,9 +117,14 @@ class Arguments(RunConfig):
     def gathered(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """As in `RunConfig`; methods that are objects become names and values."""
         own: dict[str, Any] = {}
+        classes: dict[str, type] = {}
         taken = [each.name for each in settings_of(RunConfig)]
 
         def name_of(process: Any) -> str:
+            for cls in catalogue.classes_of(process):
+                if classes.setdefault(cls.name, cls) is not cls:
+                    why = f"two classes are called {cls.name!r}: rename one."
+                    raise SettingError("process", None, why)
             try:
                 name, values = catalogue.of_objects(process, taken)
             except PluginError as error:

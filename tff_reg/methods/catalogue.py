@@ -272,6 +272,13 @@ def of_objects(
     return "+".join(parts), values
 
 
+def classes_of(given: Any) -> list[type[method_lib.Method]]:
+    """Returns the classes of what `of_objects` takes, without names."""
+    objects = given if isinstance(given, (list, tuple)) else [given]
+    found = (each if isinstance(each, type) else type(each) for each in objects)
+    return [cls for cls in found if issubclass(cls, method_lib.Method)]
+
+
 def _file_of(cls: type) -> Optional[str]:
     return getattr(plugins.module_of(cls), "__file__", None)  # A notebook has none.
 

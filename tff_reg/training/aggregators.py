@@ -73,7 +73,7 @@ def takes_alike(factory: Any) -> bool:
 def identified(factory: Any) -> str:
     """Returns a text of a factory: its class, and what it makes of three vectors.
 
-    TFF's factories do not show their arguments. Of one with noise it is the class.
+    Of one with noise it is the class and the arguments, as far as they are kept.
     """
     kind = tff.TensorType(np.float32, [2])
     weighted: Any = factory
@@ -91,9 +91,27 @@ def identified(factory: Any) -> str:
             found += [np.array2string(np.asarray(x), precision=4) for x in numbers]
         return ", ".join(found)
 
-    text = digests.described(factory)
+    held = _held(factory)
     first, again = made(), made()
-    return f"{text} ({digests.of_value(first)})" if first == again else text
+    if first == again:
+        held = [held, first]
+    return f"{digests.described(factory)} ({digests.of_value(held)})"
+
+
+def _held(value: Any) -> Any:
+    """Returns what factories of TFF and the queries in them hold, as plain values."""
+    whose = type(value).__module__.partition(".")[0]
+    if isinstance(value, tuple):
+        return [*map(_held, value)]
+    is_of_tff = whose in ("tensorflow_federated", "tensorflow_privacy")
+    if not is_of_tff or isinstance(value, tff.Computation) or callable(value):
+        return value
+    own = dict(getattr(value, "__dict__", {}))
+    for name, function in vars(type(value)).items():  # Of a class within a function.
+        cells = getattr(function, "__closure__", None) or ()
+        own |= {f"{name} {n}": cell.cell_contents for n, cell in enumerate(cells)}
+    held = {name: _held(v) for name, v in own.items() if not isinstance(v, type)}
+    return [type(value).__name__, held]
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -28,7 +28,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import files
+from tff_reg import files, scores
 from tff_reg.data import digests
 from tff_reg.experiment.config import (
     identity as identity_lib,
@@ -120,8 +120,9 @@ class RunDirectory:
         of_rounds = ["total_rounds", "client_learning_rates"]
         at = [identity_lib.target(each) for each in (self._config, settings)]
         before, now = (each.get("stop_at_target", "").split(" ", 1) for each in at)
-        if before[1:] == now[1:] and now[1:] and float(now[0]) >= float(before[0]):
-            of_rounds.append("stop_at_target")  # It goes on to a higher target.
+        is_same = before[1:] == now[1:] and now[1:]
+        if is_same and scores.of(settings).reaches(float(now[0]), float(before[0])):
+            of_rounds.append("stop_at_target")  # It goes on to a better target.
         for name in identity_lib.differences(self._config, settings, of_rounds):
             if what := digests.WORDS.get(name):
                 if name == digests.KERAS_WEIGHTS:

@@ -242,6 +242,8 @@ class CheckedRun:
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
         settings["model_aggregator"] = recorded
         settings[identity.FILES] = states
+        if metrics:
+            settings[digests.METRICS] = digests.of_value(dict(metrics))
         for line in [*header, *said]:
             progress.say(line)
         process = build_process(config, task, **given)
