@@ -87,11 +87,13 @@ def deal(data: Examples, settings: TaskSettings) -> Dealt:
         num_owners=len(data.client_names) or None,
         split_file=settings.split_file,
     )
-    if settings.split_file and (held := partitions.held_out(settings.split_file)):
-        if settings.client_test_share is not None:
+    if path := settings.split_file:
+        held, names = partitions.held_out(path), partitions.clients_in(path)
+        if held and settings.client_test_share is not None:
             why = "leave it out: the clients of the split file have tests of their own."
             raise SettingError("client_test_share", settings.client_test_share, why)
-        return Dealt(data, positions, tests=(data.x_train, data.y_train, held))
+        of_tests = None if held is None else (data.x_train, data.y_train, held)
+        return Dealt(data, positions, names, of_tests)
     if not is_natural:
         return Dealt(data, positions)
     names, tests = natural.named(data, settings)

@@ -194,6 +194,33 @@ class TestSplitFile:
         held = partitions.held_out(path)
         assert [part.tolist() for part in held] == [[], [2, 4]]
 
+    def test_the_parts_of_a_client_in_an_npz_are_one_client(self, tmp_path):
+        path, parts = tmp_path / "split.npz", {"b/train": [1], "b/test": [4, 2]}
+        np.savez(path, **parts, **{"site/a": [7]})
+        dealt = partitions.split_file(np.zeros(9, int), 2, split_file=path)
+        assert [part.tolist() for part in dealt] == [[1], [7]]
+        assert [part.tolist() for part in partitions.held_out(path)] == [[2, 4], []]
+        assert partitions.clients_in(path) == ["b", "site/a"]
+        for wrong in ("b/val", "b"):
+            np.savez(path, **parts, **{wrong: [3]})
+            with pytest.raises(partitions.PartitionError, match="has a dict of train,"):
+                partitions.count_in(path)
+
+    @pytest.mark.parametrize(
+        "clients, names",
+        [
+            ("[[0], [1]]", None),
+            ("{'1': [0], '0': [1]}", None),
+            ("{1: [0], 2: [1]}", ["1", "2"]),
+            ("{'10': [0], '2': [1]}", ["2", "10"]),
+            ("{'north': [0], 'east': [1]}", ["north", "east"]),
+        ],
+    )
+    def test_clients_have_their_names(self, tmp_path, clients, names):
+        path = tmp_path / "split"
+        path.write_text(clients)
+        assert partitions.clients_in(path) == names
+
     @pytest.mark.skipif(
         not _OFFICIAL.exists(), reason="../shared/golden/splits is not there"
     )
@@ -220,15 +247,27 @@ class TestSplitFile:
         [
             ("", "not a Python dict of lists"),
             ("{0: [1], [2]: [3]}", "not a Python dict of lists"),
-            ("{0: [1.5], 1: [2]}", "must hold one dict"),
-            ("{0: {'train': [1], 'val': [2]}, 1: [3]}", "must hold one dict"),
-            ("{0: {'train': [1], 'test': [1]}, 1: [3]}", "has the example 1 twice"),
+            ("{0: [1.5], 1: [2]}", "has 1.5 for the client '0'; give whole numbers"),
+            ("{'a': ['3'], 1: [2]}", "has '3' for the client 'a'; give whole numbers"),
+            ("{0: [1], 1: [2, True]}", "has True for the client '1'"),
+            ("{0: [1], 1: [[2], [3, 4]]}", r"has \[2\] for the client '1'"),
+            ("{0: [1], 1: [-1]}", "has -1 for the client '1'"),
+            (f"{{0: [1], 1: [{2**64}]}}", f"has {2**64} for the client '1'"),
+            (
+                "{0: {'train': [1], 'test': [4], 'val': [2]}, 1: [3]}",
+                "has a dict of train, test, val for the client '0'; give whole numbers",
+            ),
+            ("{'users': ['a'], 'user_data': {'a': {}}}", "examples, as LEAF's JSON"),
+            (
+                "{0: {'train': [1], 'test': [1]}, 1: [3]}",
+                r"has the example 1 twice, for '0' and '0' \(test\); each may",
+            ),
             ("[]", "must hold one dict"),
-            ("{0: '12', 1: [2]}", "must hold one dict"),
-            ("{0: [1], '0': [2]}", "must hold one dict"),
+            ("{0: '12', 1: [2]}", "has '12' for the client '0'"),
+            ("{0: [1], '0': [2]}", "has two clients named '0'"),
             ("{0: [1], 1: [2], 2: [3]}", "3 clients, but num_clients is 2"),
             ("{0: [1], 1: [10]}", "positions from 1 to 10, but there are 10"),
-            ("{0: [1, 2], 1: [2]}", "has the example 2 twice"),
+            ("{'a': [1, 2], 'b': [2]}", "has the example 2 twice, for 'a' and 'b'; "),
         ],
     )
     def test_raises_on_a_file_of_another_kind(self, tmp_path, text, words):
@@ -240,6 +279,9 @@ class TestSplitFile:
         for path in (tmp_path / "none", tmp_path):
             with pytest.raises(partitions.PartitionError, match="cannot be read"):
                 partitions.split_file([0], 1, split_file=path)
+        np.savez(tmp_path / "lists.npz", a=np.array([[1], [2, 3]], object))
+        with pytest.raises(partitions.PartitionError, match="save one array per clie"):
+            partitions.split_file([0], 1, split_file=tmp_path / "lists.npz")
         (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
         with pytest.raises(partitions.PartitionError, match="not a Python dict"):
             partitions.split_file([0], 1, split_file=tmp_path / "b")

@@ -28,6 +28,7 @@ def test_the_number_of_clients_and_their_tests_follow_from_the_file(tmp_path):
     done = commands.call(run.main, "--process=fedavg", "--client_evaluation", *flags)
     assert done.returncode == 0, done.stderr
     rows = tff_reg.tables.from_csv((tmp_path / "run" / "clients.csv").read_text())
+    assert [row["client"] for row in rows] == ["0", "2", "10"]
     assert [row["examples"] for row in rows] == ["40", "39", "2"]
     assert [bool(row["accuracy"]) for row in rows] == [True, False, False]
     # Tenths: ten examples are its tests.
@@ -48,6 +49,17 @@ def test_a_file_of_another_kind_is_told_before_anything_starts(tmp_path):
         tff_reg.run(
             "fedavg", split_file=str(path), client_test_share=0.2, progress=SILENT
         )
+
+
+def test_clients_are_called_as_in_the_file(tmp_path):
+    path = tmp_path / "split.npz"
+    parts = {"west/train": range(40), "west/test": range(40, 50), "east": range(50, 90)}
+    np.savez(path, **{name: np.array(own) for name, own in parts.items()})
+    given = dict(model=keras_model(), client_data=TRAIN, test_data=TEST)
+    given |= dict(split_file=str(path), client_evaluation=True, progress=SILENT)
+    west, east = tff_reg.run("fedavg", **ONE_ROUND, **given).clients
+    assert (west["client"], east["client"]) == ("west", "east")
+    assert (west["examples"], east["accuracy"]) == (40, None)
 
 
 def test_clients_are_tested_on_the_tests_of_their_own():

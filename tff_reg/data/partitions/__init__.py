@@ -64,7 +64,12 @@ from tff_reg.data.partitions.dirichlet import (
 )
 from tff_reg.data.partitions.even import domain, iid, iid_stratified
 from tff_reg.data.partitions.natural_clients import drawn, natural
-from tff_reg.data.partitions.split_files import count_in, held_out, split_file
+from tff_reg.data.partitions.split_files import (
+    clients_in,
+    count_in,
+    held_out,
+    split_file,
+)
 from tff_reg.lazy import np
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "PartitionScheme",
     "UnknownPartitionError",
     "class_counts",
+    "clients_in",
     "count_in",
     "dirichlet_balanced",
     "dirichlet_sequential",
