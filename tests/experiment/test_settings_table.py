@@ -34,6 +34,8 @@ def test_a_group_is_all_combinations_of_its_values():
         == "partitionshards-classes_per_client2"
     )
     assert len(comparing.columns_of(SHARDS)) == 2
+    paths = ({"initial_weights": path} for path in ("w/a.npz", "w_a.npz"))
+    assert len({*map(comparing.folder_of, paths)}) == 2
 
 
 @pytest.mark.parametrize(

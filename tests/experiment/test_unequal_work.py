@@ -258,6 +258,27 @@ def test_an_attacker_multiplies_what_it_uploads_and_trains_as_before(name):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.usefixtures("in_process")
+def test_fednova_under_attack_is_fedavg_where_clients_have_equal_work():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(18, every_method.SIZE, every_method.SIZE, 1))
+    split = [range(9), range(9, 18)]
+    clients = data.ArrayClientData(x.astype(np.float32), np.arange(18) % 3, split)
+    of, found = every_method.settings("fedavg"), []
+    for name in ("fedavg", "fednova"):
+        process = training.build_from_settings(
+            name, every_method.model_fn, of, {}, told=("factor",)
+        )
+        datasets = [
+            clients.whole_client_dataset(each, [1, 2], factor=factor)
+            for each, factor in zip(clients.client_ids, (1.0, -1.0))
+        ]
+        state = process.next(process.initialize(), datasets).state
+        found.append(process.get_model_weights(state))
+    for one, other in zip(*map(tf.nest.flatten, found)):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_a_share_of_the_clients_attacks_in_every_round(tmp_path):
     config = experiment.RunConfig(
         **{**_RUN, "clients_per_round": 4, "total_rounds": 2, "local_epochs": 1},

@@ -558,6 +558,37 @@ def _with_regularizer(keras, value):
     return keras.Sequential([keras.layers.Dense(3, kernel_regularizer=Own(value))])
 
 
+def _with_loss(make):
+    """Returns what builds a model whose loss holds an array or so of a value."""
+
+    def build(keras, value):
+        class Own(keras.losses.Loss):
+            def __init__(self):
+                super().__init__()
+                self.held = make(value)
+
+            def call(self, y_true, y_pred):
+                return tf.reduce_mean(y_pred, -1) * tf.reduce_sum(self.held)
+
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+        model.compile(loss=Own())
+        return model
+
+    return build
+
+
+def _with_array(keras, value):
+    class Own(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.held = [np.array([1.0, value], np.float32)]
+
+        def call(self, inputs):
+            return inputs * tf.reduce_sum(self.held[0])
+
+    return keras.Sequential([keras.Input((5,)), Own(), keras.layers.Dense(3)])
+
+
 def _plain(keras, value):
     layers = [keras.layers.Dense(3, name=f"hidden{n}") for n in (1, 2)]
     # The first of its kind is called as a setting of other layers is.
@@ -572,6 +603,15 @@ def _plain(keras, value):
         (_with_layer, {}),
         (_with_activation, {}),
         (_with_regularizer, {}),
+        (_with_array, {}),
+        *[
+            (_with_loss(make), {})
+            for make in (
+                lambda value: np.array([1.0, value], np.float32),
+                lambda value: tf.constant([1.0, value]),
+                lambda value: (1.0, value),
+            )
+        ],
         (_plain, {"loss_fn": lambda n: lambda y, p: n * tf.reduce_mean(p)}),
         (_plain, {"blocks": lambda n: [f"hidden{int(10 * n)}"]}),
     ],

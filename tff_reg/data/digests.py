@@ -196,16 +196,26 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
 
 
 def values_of(value: Any) -> dict[str, Any]:
-    """Returns a Keras object's own callables, and what own code names and is plain."""
+    """Returns a Keras object's own callables, and the values that own code names."""
     own = [vars(kind) for kind in type(value).__mro__ if is_own(kind.__module__)]
     code = [getattr(each, "__code__", None) for k in own for each in k.values()]
     # Keras numbers names, and wraps `build`.
     named = {n for c in code if c for n in c.co_names} - {"name", "build"}
     plain = (*_PLAIN, np.generic, types.FunctionType)
+
+    def is_value(each: Any) -> bool:
+        leaves = tree.flatten(each) if isinstance(each, (list, tuple, dict)) else [each]
+        return all(
+            isinstance(leaf, plain)
+            or dataclasses.is_dataclass(leaf)
+            or (hasattr(leaf, "__array__") and not hasattr(leaf, "assign"))
+            for leaf in leaves
+        )
+
     return {
         name: each
         for name, each in vars(value).items()
-        if (name in named and isinstance(each, plain))
+        if (name in named and is_value(each))
         or (callable(each) and is_own(getattr(each, "__module__", "tff_reg")))
         if not hasattr(getattr(each, "__self__", each), "weights")  # Layers.
     }

@@ -274,7 +274,8 @@ def of_objects(
 
 def classes_of(given: Any) -> list[type[method_lib.Method]]:
     """Returns the classes of what `of_objects` takes, without names."""
-    objects = given if isinstance(given, (list, tuple)) else [given]
+    is_list = issubclass(type(given), (list, tuple))
+    objects: Sequence[Any] = given if is_list else [given]
     found = (each if isinstance(each, type) else type(each) for each in objects)
     return [cls for cls in found if issubclass(cls, method_lib.Method)]
 

@@ -82,7 +82,7 @@ class WholeClientData:
         needed; `local_epochs` is then ignored.
       told: The names of what elements say of a client beside the examples, float64
         scalars: `work`, in 0 to 1, is the share of its steps that it takes, rounded up;
-        `factor` multiplies all that it uploads, as an attack.
+        `factor` multiplies the arrays that it uploads, as an attack.
     """
 
     batch_size: int

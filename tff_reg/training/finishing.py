@@ -55,7 +55,7 @@ class Progress(NamedTuple):
       uncorrected_sum: The sum of the gradients before any correction, one tensor per
         weight; empty if no method needs it.
       kept: Each method's state, by the method's name.
-      factor: float64, multiplies all that the client uploads; () for nothing.
+      factor: float64, multiplies the arrays that the client uploads; () for nothing.
     """
 
     optimizer: Any
@@ -140,6 +140,8 @@ class Finishing:
         if isinstance(progress.factor, tf.Tensor):
 
             def attacked(value: tf.Tensor) -> tf.Tensor:
+                if value.shape.rank == 0:  # Weights and counts of a mean are honest.
+                    return value
                 return tf.cast(progress.factor, value.dtype) * value
 
             both = update, uploads

@@ -143,7 +143,9 @@ def code(
         if package != "tff_reg" and not hasattr(module, "__file__"):  # A notebook.
             found[f"{package} {value.__name__}"] = digests.of_value(value)
         elif package != "tff_reg":
-            if "<locals>" in getattr(value, "__qualname__", ""):  # A file may make several of a name.
+            if "<locals>" in getattr(
+                value, "__qualname__", ""
+            ):  # A file may make several of a name.
                 found[f"{package} {value.__name__}"] = digests.of_value(value)
             is_file = package.startswith(plugins.MODULE)
             name = pathlib.Path(str(module.__file__)).name if is_file else package

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import pathlib
@@ -244,5 +245,7 @@ def columns_of(
 
 def folder_of(column: Mapping[str, Any]) -> str:
     """Returns the name of the directory of a column's runs and tables."""
-    words = (f"{name}{as_text(value)}" for name, value in column.items())
-    return "-".join(words).replace(os.sep, "_")
+    text = "-".join(f"{name}{as_text(value)}" for name, value in column.items())
+    # Of paths only the digest tells a/b.npz from a_b.npz.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:4]
+    return text if os.sep not in text else f"{text.replace(os.sep, '_')}-{digest}"
