@@ -130,6 +130,32 @@ def test_a_paper_of_ones_own_is_written_listed_and_shown(paper):
         ("FedAvg  | unknown ", "FedAvg  ", "FedAvg has 1 numbers for 2 columns."),
         ("\nFedProx |", "\nFedAvg* |", "Two cells would be Mine.toml/table1/fedavg"),
         (
+            "clients_per_round = 5",
+            "clients_per_roun = 5",
+            "Mine.toml, table 1, row FedAvg: clients_per_roun: there is no such setting"
+            " (did you mean clients_per_round?).",
+        ),
+        (
+            'process = "fedprox"',
+            'process = "fedprx"',
+            "table 1, row FedProx: --process=fedprx: Unknown process 'fedprx' (did you",
+        ),
+        ("\nFedProx |", "\nFedPrx |", "table 1, row FedPrx: --process=fedprx: Unknown"),
+        (
+            '["accuracy"]',
+            '["acuracy"]',
+            "row FedAvg: There is no quantity 'acuracy' (did you mean accuracy?); cho",
+        ),
+        *(
+            (
+                "FedAvg  | unknown ",
+                f"FedAvg  | {wrong} ",
+                f"row FedAvg: {wrong!r} must have a number for each of accuracy, such"
+                " as 71.2, 71.2 ± 0.4 or 300+; unknown stands for none.",
+            )
+            for wrong in ("seventy", "71.2 (0.4)", "71.2 +- 0.4")
+        ),
+        (
             "# [[tables.exceptions]] # Settings of some cells.",
             '[[tables.exceptions]]\nrows = "FedPrx"\ncolumns = "*"',
             "table 1: no cell is in 'FedPrx', '*'.",

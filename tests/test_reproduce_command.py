@@ -390,4 +390,4 @@ def test_a_table_of_a_file_of_ones_own_stands_beside_its_published_numbers(
     paper.write_text(text.replace('["accuracy"]', '["acuracy"]'), "utf-8")
     said = commands.refusal(commands.call(reproduce.main, "other.toml/table1"))
     assert not (tmp_path / "runs/other").exists()
-    assert "There is no quantity 'acuracy'; choose from score," in said
+    assert "other.toml, table 1, row FedAvg: There is no quantity 'acuracy'" in said

@@ -29,8 +29,13 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
+from tff_reg import files, lazy
+from tff_reg.experiment.config import run_config
 from tff_reg.methods import catalogue
 from tff_reg.tasks.recipes import paper_tables
+
+figures = lazy.module("tff_reg.tasks.recipes.figures")
+reproduction = lazy.module("tff_reg.experiment.series.reproduction")
 
 _MOST_NEAR_NAMES = 3
 
@@ -182,7 +187,23 @@ def place_of(name: str) -> str:
 
 def _by_name(where: str = "") -> Mapping[str, Recipe]:
     path = file_of(where)
-    return _of_tables(paper_tables.read(path)) if path else _of_papers()
+    return _of_file(path, *files.state(path)) if path else _of_papers()
+
+
+@functools.cache
+def _of_file(path: str, *state: int) -> Mapping[str, Recipe]:
+    """Returns the checked recipes of a paper's file, which is in a state."""
+    del state
+    found = _of_tables(paper_tables.read(path))
+    for each in found.values():
+        try:
+            run_config.RunConfig.of(each.settings)
+            for quantity in figures.cell_of(each).quantities:
+                reproduction.quantity_of(quantity)
+        except ValueError as error:
+            where = f"{path}, table {each.table.key}, row {each.row}"
+            raise ValueError(f"{where}: {error}") from error
+    return found
 
 
 @functools.cache

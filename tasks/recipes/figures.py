@@ -12,6 +12,8 @@ from tff_reg.experiment.series.reproduction import Artifact, Cell
 from tff_reg.tasks import recipes
 
 _AFTER = ("ema@500", "ema@1000")
+# 300+ is a number of rounds that were too few.
+_NUMBER = re.compile(r"unknown|-?\d+(\.\d+)?\+?(\s+±\s+\d+(\.\d+)?)?")
 # The figures write FedAvg+ for FedAvg + FedMLB.
 _FEDAVG_FEDMLB = {"FedMLB": "FedAvg + FedMLB"}
 
@@ -44,10 +46,10 @@ def _printed(recipe: recipes.Recipe) -> dict[str, str]:
     """Returns the paper's printed numbers of a recipe, by quantity."""
     names = _expanded(recipe.quantities, recipe)
     numbers = [each for each in re.split(r",\s*|\s*\(|\)", recipe.published) if each]
-    if len(names) != len(numbers):
+    if len(names) != len(numbers) or not all(map(_NUMBER.fullmatch, numbers)):
         raise ValueError(
-            f"{recipe.name}: {recipe.published!r} must have a number for each of"
-            f" {', '.join(names)}; unknown stands for none."
+            f"{recipe.published!r} must have a number for each of {', '.join(names)},"
+            " such as 71.2, 71.2 ± 0.4 or 300+; unknown stands for none."
         )
     # A number that is not known is none.
     return {name: number for name, number in zip(names, numbers) if number != "unknown"}

@@ -25,7 +25,8 @@ Beside settings of a run a group may have `paper`, a name in `methods.papers`, a
 it removes; `notes`, where it departs from the paper; `measure`, the meaning of the
 printed numbers; and `quantities`, their names among the columns of `bin/compare`. There
 `ema@*` and `rounds@*` stand for one for each of the run's `score_at_rounds` and
-`targets`. `unknown` is printed for a number that is not known.
+`targets`. A number is printed as `71.2` or, with its deviation, `71.2 ± 0.4`, and as
+`unknown` if it is not known; several are divided by commas or in brackets.
 
 MAN's Table 3 is left out, because it counts operations by formulae.
 """

@@ -37,6 +37,7 @@ from tff_reg.settings import (
     SettingError,
     check_names,
     conflicts,
+    near_names,
     off_when,
     only_with,
     setting,
@@ -466,7 +467,8 @@ def _checked(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in hyperparameters.items():
         if name not in known:
-            raise SettingError(name, None, "there is no such setting.")
+            near = near_names(name, [each.name for each in listed()])
+            raise SettingError(name, None, f"there is no such setting{near}.")
         if value is None:
             continue
         found[name] = known[name].setting.adopt(value)

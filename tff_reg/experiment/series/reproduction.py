@@ -30,6 +30,7 @@ from tff_reg.experiment.report import (
 )
 from tff_reg.experiment.report.table import Layout
 from tff_reg.experiment.series import plan as series
+from tff_reg.settings import near_names
 
 _FILES = ("table.md", "table.csv", page.FILE)
 _WIDTH = 88
@@ -180,8 +181,11 @@ def quantity_of(name: str, share: float = 1.0) -> quantities.Quantity:
     score = scores.Score()  # Papers print accuracies.
     table = quantities.judged(score)
     if others["name"] not in table:
-        known = ", ".join({**table, **_OTHERS})
-        raise ValueError(f"There is no quantity {name!r}; choose from {known}.")
+        known = {**table, **_OTHERS}
+        near = near_names(name, [*known])
+        raise ValueError(
+            f"There is no quantity {name!r}{near}; choose from {', '.join(known)}."
+        )
     found = dataclasses.replace(table[others["name"]], **others)
     if at is None:
         return found
@@ -199,8 +203,6 @@ def planned(
     kind: Optional[Callable[..., Paper]] = None,
 ) -> series.Study:
     """Plans the runs of a table or figure, whose sheet is of a kind of `Paper`."""
-    for cell in artifact.cells:
-        _ = [*map(quantity_of, cell.quantities)]
     seeds = tuple(dict.fromkeys(seeds))
     sheet = (kind or Paper)(artifact, common, len(seeds))
     study = series.Study(sheet, shares=True)
