@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
@@ -14,12 +15,16 @@ from tff_reg.settings import SettingError
 DEFAULT, OF_OTHERS = "accuracy", "loss"
 # The beginnings of the columns of `metrics.csv`.
 _SERVER, _TRAINING, _ALL_CLIENTS = "evaluation", "training", "evaluation_all_clients"
-# Ends of the names of Keras's metrics, and short names of others, by what is better.
-_LOWER = ("loss", "error", "crossentropy", "divergence", "poisson", "hinge", "cosh")
-_LOWER += ("mae", "mse", "mape", "msle", "rmse", "kld", "logcosh")
-_HIGHER = (DEFAULT, "auc", "precision", "recall", "iou", "similarity")
-_HIGHER += ("f1_score", "f1score", "fbetascore", "r2_score", "r2score")
-_HIGHER += ("sensitivity", "specificity")
+# Last words of metrics' names, as Keras has them, by what is better.
+_LOWER = frozenset(
+    ("loss", "error", "crossentropy", "divergence", "poisson", "hinge", "cosh")
+    + ("mae", "mse", "mape", "msle", "rmse", "kld", "logcosh")
+)
+_HIGHER = frozenset(
+    (DEFAULT, "auc", "precision", "recall", "iou", "similarity", "sensitivity")
+    + ("specificity", "f1_score", "beta_score", "fbeta_score", "r2_score")
+)
+_WORD = re.compile("IoU|AUC|[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,41 +101,47 @@ def of(settings: Mapping[str, Any]) -> Score:
 
 
 def _is_lower(name: str) -> bool:
-    for is_lower, ends in ((True, _LOWER), (False, _HIGHER)):
-        if name.lower().endswith(ends):
-            return is_lower
+    words = [word.lower() for word in _WORD.findall(name)]
+    ends = {"_".join(words[-count:]) for count in (1, 2)}
+    is_turned = words[:1] in (["neg"], ["negative"])
+    if not is_turned and ends & (_LOWER | _HIGHER):
+        return bool(ends & _LOWER)
     why = "say whether lower is better: lower_is_better=true, or false."
     raise SettingError("score", name, why)
 
 
-def metric(name: str, known: Iterable[str], model_fn: Any) -> dict[str, Any]:
+def metric(name: str, known: Iterable[str]) -> dict[str, Any]:
     """Returns a score that is no known metric as one of Keras, by its name.
-
-    Keras's metrics take probabilities, which are made of the logits of a `model_fn`.
 
     Raises:
       SettingError: If Keras has no such metric.
     """
     if name in {DEFAULT, OF_OTHERS, *known}:
         return {}
-    kinds = {each.lower(): each for each in dir(keras.metrics)}
+    names = dir(keras.metrics)
+    kinds = {n.lower(): n for n in names if isinstance(getattr(keras.metrics, n), type)}
     short = kinds.get(name.replace("_", "").lower(), "")
-    found = getattr(keras.metrics, name, None) or getattr(keras.metrics, short, None)
+    # A class, if there is one: it says what labels it takes.
+    found = getattr(keras.metrics, short, None) or getattr(keras.metrics, name, None)
     if not callable(found):
         why = "Keras has no such metric; from Python give metrics={name: metric}."
         raise SettingError("score", name, why)
-    made = found() if isinstance(found, type) else found
+    return {name: found() if isinstance(found, type) else found}
+
+
+def of_probabilities(metric: Any, model_fn: Any) -> Any:
+    """Returns a metric of Keras, which takes probabilities, of a model's outputs."""
     # Our networks return logits.
     probabilities = getattr(model_fn, "probabilities", tf.nn.softmax)
     if probabilities is None:
-        return {name: made}
+        return metric
 
     def measured(labels: Any, outputs: Any) -> Any:
         given = labels, probabilities(outputs).numpy()
-        if not isinstance(found, type):
-            return made(*given)
-        made.reset_state()
-        made.update_state(*given)
-        return made.result()
+        if not hasattr(metric, "update_state"):
+            return metric(*given)
+        metric.reset_state()
+        metric.update_state(*given)
+        return metric.result()
 
-    return {name: measured}
+    return measured

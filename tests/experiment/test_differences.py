@@ -9,8 +9,8 @@ import scipy.stats
 
 from tests.experiment.compared import lines_of, text_of, write_run
 from tests.experiment.finished import read_csv
-from tff_reg import experiment, settings
-from tff_reg.experiment.report import differences
+from tff_reg import experiment, scores, settings
+from tff_reg.experiment.report import comparison, differences
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])
@@ -122,6 +122,21 @@ def test_p_values_that_are_not_there_are_not_in_the_caption(tmp_path):
     assert "over 3 seeds is at least 0.25, adjusted by Holm (methods: 1)" in text_of(
         tmp_path / "o"
     )
+
+
+def test_small_scores_are_told_apart_as_large_ones():
+    rows = {
+        "a": dict(enumerate([3.0, 1, 2, 4])),
+        "b": dict(enumerate([2.0, 0.7, 1, 1])),
+    }
+    small = {n: {s: 1e-10 * v for s, v in row.items()} for n, row in rows.items()}
+    one, other = (differences.to_baseline(each, "b")["a"] for each in (rows, small))
+    assert (one["p"], one["p_holm"]) == (other["p"], other["p_holm"]) == (0.125, 0.125)
+    assert other["low"] == pytest.approx(1e-10 * one["low"])
+    both = (differences.are_best([*each.values()], min) for each in (rows, small))
+    assert next(both) == next(both)
+    ranks = comparison.mean_ranks([{"a": 3e-10, "b": 2e-10}], scores.Score())
+    assert ranks == {"a": 1.0, "b": 2.0}
 
 
 @pytest.mark.parametrize("choose", [max, min])

@@ -8,6 +8,7 @@ import pytest
 
 import tff_reg
 from tff_reg import methods, runtime, settings, training
+from tff_reg.data import digests
 from tff_reg.lazy import tf, tff
 from tff_reg.methods import method
 
@@ -73,6 +74,20 @@ def test_a_comparison_takes_objects_and_lists_of_them(tmp_path):
     assert values == (0.01, 0.2)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["fedprox+man", methods.FedProx(0.5)],
+        [[methods.FedProx, "man"], methods.FedProx(0.5)],
+        ["fedavg", methods.FedProx(0.5), methods.FedProx],
+    ],
+)
+def test_values_of_one_object_are_not_those_of_others(given):
+    words = "also given as an object|another object has"
+    with pytest.raises(settings.SettingError, match=words):
+        tff_reg.compare(given, **SMALL)
+
+
 def test_an_aggregator_may_be_a_factory_of_tffs(tmp_path):
     def clipped(norm):
         mean = tff.aggregators.MeanFactory()
@@ -124,7 +139,12 @@ def test_factories_of_other_arguments_are_told_apart():
             for bits in (8, 1, 8)
         ]
     assert len({*found}) == 5 and found[0] == found[-1]
-    for first, other, again in (noisy, coded):
+    clipped = [
+        digests.described(tff.aggregators.clipping_factory(norm, inner))
+        for norm in (0.001, 10.0, 0.001)
+        for inner in [tff.aggregators.MeanFactory()]
+    ]
+    for first, other, again in (noisy, coded, clipped):
         assert first == again != other
     assert "UnweightedRobustFactory" in noisy[0]
 
@@ -154,10 +174,15 @@ def test_a_metric_of_other_code_is_another_run(tmp_path):
         return {"own": lambda labels, outputs: np.full(len(labels), worth)}
 
     where = dict(output_dir=str(tmp_path), **SMALL)
-    tff_reg.run("fedavg", metrics=of(1.0), **where)
-    tff_reg.run("fedavg", metrics=of(1.0), **where)
-    with pytest.raises(settings.SettingError, match="differs in the code of its metr"):
-        tff_reg.run("fedavg", metrics=of(2.0), **where)
+    first = dict(metrics=of(1.0), sample_fn=lambda number, ids: ids[:2])
+    tff_reg.run("fedavg", **first, **where)
+    tff_reg.run("fedavg", **first, **where)
+    for other in (
+        {"metrics": of(2.0)},
+        {"sample_fn": lambda number, ids: ids[1:3]},
+    ):
+        with pytest.raises(settings.SettingError, match="differs in the code of its m"):
+            tff_reg.run("fedavg", **{**first, **other}, **where)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.experiment import finished
 from tests.experiment.compared import write_run
 from tff_reg import curves, experiment, scores
 from tff_reg.experiment.report import finished_runs
-from tff_reg.experiment.rounds import directory, summary
+from tff_reg.experiment.rounds import directory, evaluation, summary
 from tff_reg.settings import SettingError
 
 MAE = {"score": "mae", "process": "fedavg", "task": "own_data", "seed": 0}
@@ -27,8 +27,9 @@ def test_a_name_says_whether_lower_is_better_or_the_user_does():
     for name in ("accuracy", "binary_accuracy", "AUC", "f1_score", "r2_score"):
         assert scores.of({"score": name}).best is max
     assert scores.of({}) == scores.Score("accuracy")
-    with pytest.raises(SettingError, match="score=regret: say whether lower is better"):
-        scores.of({"score": "regret"})
+    for name in ("regret", "brier_score", "inaccuracy", "neg_mean_squared_error"):
+        with pytest.raises(SettingError, match=f"score={name}: say whether lower is b"):
+            scores.of({"score": name})
     assert scores.of({"score": "regret", "lower_is_better": True}).best is min
 
 
@@ -40,14 +41,20 @@ def test_shares_are_read_in_percent_and_other_scores_as_they_are():
 
 @pytest.mark.parametrize("name", ["mae", "auc", "MeanAbsoluteError", "r2_score"])
 def test_scores_are_metrics_of_keras_by_their_names(name):
-    ((found, metric),) = scores.metric(name, (), None).items()
+    ((found, metric),) = scores.metric(name, ()).items()
     assert found == name and callable(metric)
-    assert scores.metric(name, [name], None) == scores.metric("loss", (), None) == {}
+    assert scores.metric(name, [name]) == scores.metric("loss", ()) == {}
+
+
+@pytest.mark.parametrize("name", ["categorical_accuracy", "CategoricalAccuracy"])
+def test_scores_of_one_hot_labels_are_refused_for_class_numbers(name):
+    with pytest.raises(ValueError, match="takes one-hot labels"):
+        evaluation.check_labels(scores.metric(name, ()), np.arange(3))
 
 
 def test_a_score_that_keras_does_not_have_is_named():
     with pytest.raises(SettingError, match="score=a_loss: Keras has no such metric"):
-        scores.metric("a_loss", (), None)
+        scores.metric("a_loss", ())
 
 
 def test_a_summary_has_the_lowest_error_and_the_first_round_below_a_target():

@@ -81,6 +81,8 @@ def test_references_have_no_rank_no_difference_and_no_bold_print(tmp_path):
     ]
     made = comparison.tabulate(runs)
     assert made.baseline == "kd"
+    layout = dataclasses.replace(made.layout, baseline=None, names={"local": "Alone"})
+    assert comparison.tabulate(runs, layout).baseline == "kd"
     known = [row["difference_mean"] for row in made.rows()]
     assert known == [None, None, None, pytest.approx(-0.0995)]
     whole = comparison.SettingsTable(["a"], {"a": made})

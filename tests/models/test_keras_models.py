@@ -589,6 +589,12 @@ def _with_array(keras, value):
     return keras.Sequential([keras.Input((5,)), Own(), keras.layers.Dense(3)])
 
 
+def _with_huber(keras, value):
+    model = _plain(keras, value)
+    model.compile(loss=keras.losses.Huber(delta=value))
+    return model
+
+
 def _plain(keras, value):
     layers = [keras.layers.Dense(3, name=f"hidden{n}") for n in (1, 2)]
     # The first of its kind is called as a setting of other layers is.
@@ -604,6 +610,7 @@ def _plain(keras, value):
         (_with_activation, {}),
         (_with_regularizer, {}),
         (_with_array, {}),
+        (_with_huber, {}),
         *[
             (_with_loss(make), {})
             for make in (

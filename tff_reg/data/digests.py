@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import dis
+import functools
 import hashlib
 import json
 import re
@@ -30,19 +31,21 @@ DATA, DEALT = "digest_of_data", "digest_of_split"
 KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 # That of the initial weights of our networks that are from a file.
 INITIAL_WEIGHTS = "digest_of_initial_weights"
-# That of the user's own metrics.
-METRICS = "digest_of_metrics"
+# That of the user's own metrics and sampling.
+FUNCTIONS = "digest_of_functions"
 # What they are of, in words.
 WORDS = {
     DATA: "data",
     DEALT: "split of the data into clients",
     INITIAL_WEIGHTS: "initial weights from a file",
-    METRICS: "code of its metrics",
+    FUNCTIONS: "code of its metrics or sampling",
     **dict.fromkeys((KERAS_MODEL, "keras_blocks", "keras_loss"), "Keras model"),
     KERAS_WEIGHTS: "initial weights of the Keras model",
 }
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STANDARD = frozenset(sys.stdlib_module_names)
+# Their factories and queries show nothing but hold their arguments.
+_OF_AGGREGATORS = ("tensorflow_federated", "tensorflow_privacy")
 
 
 def together(parts: Mapping[str, str]) -> str:
@@ -77,6 +80,21 @@ def of_tests(x: Any, y: Any, subsets: Mapping[str, Any]) -> dict[str, str]:
     masks = [*map(np.asarray, subsets.values())]
     names = [np.array([*subsets])] if subsets else []
     return {TEST_EXAMPLES: of_examples(x, y, *masks, *names)}
+
+
+def of_functions(given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the digest of the user's functions and Keras's metrics, if any.
+
+    Other objects may change while they are used, and only have names.
+    """
+    functions = (types.FunctionType, functools.partial)
+    found = {
+        name: of_config(each) if hasattr(each, "get_config") else described(each)
+        for name, each in given.items()
+        if isinstance(each, functions) or hasattr(each, "get_config")
+        if not getattr(each, "__module__", "").startswith("tff_reg.")
+    }
+    return {FUNCTIONS: together(found)} if found else {}
 
 
 def of_value(value: Any) -> str:
@@ -165,7 +183,10 @@ def _parts(value: Any) -> Any:
         return array.ravel().tolist() if array.dtype.hasobject else [of_examples(array)]
     if hasattr(value, "get_config"):  # Of Keras. Weights may have random values.
         fixed = getattr(value, "non_trainable_weights", ())
-        return kind, of_config(value), [*map(np.asarray, fixed)], values_of(value)
+        # The configs of Keras's losses lack their arguments.
+        given = getattr(value, "_fn_kwargs", None)
+        values = [*map(np.asarray, fixed)]
+        return kind, of_config(value), given, values, values_of(value)
     if is_own(kind.__module__) or kind.__module__.split(".")[0] in _STANDARD:
         reduced = value.__reduce_ex__(2)
         parts = (reduced,) if isinstance(reduced, str) else reduced[1:]
@@ -173,6 +194,12 @@ def _parts(value: Any) -> Any:
         return [kind, *parts]
     if dataclasses.is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if kind.__module__.partition(".")[0] in _OF_AGGREGATORS and not callable(value):
+        own = dict(vars(value)) if hasattr(value, "__dict__") else {}
+        for name, function in vars(kind).items():  # Of a class within a function.
+            cells = getattr(function, "__closure__", None) or ()
+            own |= {f"{name} {n}": cell.cell_contents for n, cell in enumerate(cells)}
+        return {name: v for name, v in own.items() if not isinstance(v, type)}
     simple = (*_PLAIN, np.generic, dict, tuple, list, types.FunctionType)
     return {  # Other objects of packages may differ between processes.
         name: each

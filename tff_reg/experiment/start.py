@@ -139,8 +139,12 @@ class Arguments(RunConfig):
         if not isinstance(process := found.get("process"), (str, type(None))):
             found["process"] = name_of(process)
         if not isinstance(several := found.get("processes"), (str, type(None))):
-            is_list = isinstance(several, (list, tuple))
-            found["processes"] = [*map(name_of, several if is_list else [several])]
+            several = several if isinstance(several, (list, tuple)) else [several]
+            found["processes"] = [*map(name_of, several)]
+            for name in (each for each in several if isinstance(each, str)):
+                if both := {*catalogue.parts_of(name)} & classes.keys():
+                    why = f"{min(both)} is also given as an object; give one of them."
+                    raise SettingError("processes", name, why)
         found = super().gathered(found)
         also = found.get("hyperparameters", {})
         for flag in own.keys() & also.keys():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import warnings
@@ -261,8 +262,12 @@ def of_objects(
         if not (name in names() and find(name) is cls):
             _add(cls, taken_by_runs)
         parts.append(name)
-        if each is not cls:
-            own = {s.name: getattr(each, s.name) for s in settings_lib.settings_of(cls)}
+        of_class = settings_lib.settings_of(cls)
+        if each is cls:
+            has = [s for s in of_class if s.default is not dataclasses.MISSING]
+            values |= {f"{name}_{s.name}": s.default for s in has}
+        else:
+            own = {s.name: getattr(each, s.name) for s in of_class}
             if vars(each) != vars(cls(**own)):
                 raise TypeError(
                     f"{each!r} has values that no run would record: make its fields"

@@ -91,27 +91,9 @@ def identified(factory: Any) -> str:
             found += [np.array2string(np.asarray(x), precision=4) for x in numbers]
         return ", ".join(found)
 
-    held = _held(factory)
+    text = digests.described(factory)
     first, again = made(), made()
-    if first == again:
-        held = [held, first]
-    return f"{digests.described(factory)} ({digests.of_value(held)})"
-
-
-def _held(value: Any) -> Any:
-    """Returns what factories of TFF and the queries in them hold, as plain values."""
-    whose = type(value).__module__.partition(".")[0]
-    if isinstance(value, tuple):
-        return [*map(_held, value)]
-    is_of_tff = whose in ("tensorflow_federated", "tensorflow_privacy")
-    if not is_of_tff or isinstance(value, tff.Computation) or callable(value):
-        return value
-    own = dict(getattr(value, "__dict__", {}))
-    for name, function in vars(type(value)).items():  # Of a class within a function.
-        cells = getattr(function, "__closure__", None) or ()
-        own |= {f"{name} {n}": cell.cell_contents for n, cell in enumerate(cells)}
-    held = {name: _held(v) for name, v in own.items() if not isinstance(v, type)}
-    return [type(value).__name__, held]
+    return f"{text} ({digests.of_value(first)})" if first == again else text
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):

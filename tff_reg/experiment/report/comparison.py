@@ -475,7 +475,8 @@ def mean_ranks(
     places: dict[str, list[float]] = {name: [] for name in columns[0]}
     for column in columns:
         known = [-math.inf if v is None else score.rank(v) for v in column.values()]
-        values = np.round(known, 9)
+        within = differences.rounding(v for v in known if math.isfinite(v))
+        values = np.round(np.array(known) / (within or 1))
         above = (values > values[:, np.newaxis]).sum(axis=1)
         equal = (values == values[:, np.newaxis]).sum(axis=1)
         for name, place in zip(column, above + (equal + 1) / 2):

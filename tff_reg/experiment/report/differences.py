@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import scores
@@ -30,8 +30,8 @@ BASELINE = Setting(
 COLUMNS = ("seeds", "mean", "low", "high", "p", "effect_size", "p_holm")
 # More seeds have too many sign patterns: there is no p then.
 _MOST = 40
-# Equal scores may differ by it.
-ROUNDING = 1e-9
+# Equal scores may differ by this share of the largest.
+_ROUNDING = 1e-9
 # Rounding in training changes a loss by this share of it.
 _FLOAT32 = 1e-6
 
@@ -71,28 +71,36 @@ def are_equal(values: Collection[float]) -> bool:
     return max(values) - min(values) <= _FLOAT32 * max(map(abs, values))
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float]:
+def rounding(values: Iterable[float]) -> float:
+    """Returns by how much equal ones of these values may differ."""
+    return _ROUNDING * max(map(abs, values), default=0.0)
+
+
+def interval(differences: Sequence[float], within: float) -> tuple[float, float]:
     """Returns the mean of two differences or more, and half its 95 % interval.
 
-    Equal differences, such as one test example each, have no spread to judge by: their
-    interval is infinite, unless they are 0.
+    Values that differ by no more than `within` are equal. Equal differences, such as
+    one test example each, have no spread to judge by: their interval is infinite,
+    unless they are 0.
     """
     count, mean = len(differences), statistics.fmean(differences)
     spread = statistics.stdev(differences)
-    if spread <= ROUNDING < abs(mean):
+    if spread <= within < abs(mean):
         return mean, math.inf
     quantile = float(scipy_special.stdtrit(count - 1, 0.975))
     return mean, quantile * spread / math.sqrt(count)
 
 
-def sign_flip(differences: Sequence[float]) -> Optional[float]:
-    """Returns the exact two-sided p value over all sign patterns of the differences."""
+def sign_flip(differences: Sequence[float], within: float = 0.0) -> Optional[float]:
+    """Returns the exact two-sided p value over all sign patterns of the differences.
+
+    Sums that differ by no more than `within` are equal.
+    """
     if len(differences) > _MOST:
         return None
     half = len(differences) // 2
     first, second = map(_sums, (differences[:half], differences[half:]))
-    rounding = ROUNDING * max(1.0, *map(abs, differences))
-    bound = abs(math.fsum(differences)) - rounding
+    bound = abs(math.fsum(differences)) - max(within, rounding(differences))
     # As many sums are as far below 0.
     above = len(second) - np.searchsorted(np.sort(second), bound - first)
     return min(1.0, 2 * float(np.mean(above)) / len(second))
@@ -122,10 +130,12 @@ def to_baseline(
     for name, values in groups.items():
         own = paired(values, groups.get(baseline, {}))
         if name != baseline and len(own) > 1:
-            (mean, half), spread = interval(own), statistics.stdev(own)
-            ends = (mean - half, mean + half, sign_flip(own), mean / (spread or 1))
-            if spread <= ROUNDING:
-                ends = (None, None, sign_flip(own), None)
+            within = rounding([*values.values(), *groups[baseline].values()])
+            (mean, half), spread = interval(own, within), statistics.stdev(own)
+            p = sign_flip(own, within)
+            ends = (mean - half, mean + half, p, mean / (spread or 1))
+            if spread <= within:
+                ends = (None, None, p, None)
             found[name] = dict(zip(COLUMNS, (len(own), mean, *ends, None)))
     return adjusted(found)
 
@@ -148,7 +158,9 @@ def pooled(
         own = [*itertools.chain(*of_settings)]
         if name != baseline and all(of_settings) and len(own) > 1:
             none = dict.fromkeys(COLUMNS)
-            mean, p = statistics.fmean(own), sign_flip(own)
+            both = (each[n] for each in settings for n in (name, baseline))
+            within = rounding([v for each in both for v in each.values()])
+            mean, p = statistics.fmean(own), sign_flip(own, within)
             found[name] = {**none, "seeds": len(own), "mean": mean, "p": p}
     return adjusted(found)
 
@@ -177,15 +189,16 @@ def are_best(
     """
     means = [statistics.fmean(row.values()) if row else math.nan for row in rows]
     best = choose([mean for mean in means if not math.isnan(mean)], default=math.nan)
-    equals = [row for row, mean in zip(rows, means) if abs(mean - best) <= ROUNDING]
+    within = rounding([value for row in rows for value in row.values()])
+    equals = [row for row, mean in zip(rows, means) if abs(mean - best) <= within]
 
     def is_near(row: Mapping[int, float], other: Mapping[int, float]) -> bool:
-        mean, half = interval(paired(row, other))
-        return abs(mean) <= half + ROUNDING
+        mean, half = interval(paired(row, other), within)
+        return abs(mean) <= half + within
 
     near = [any(is_near(row, e) for e in equals) if row else None for row in rows]
     worse = [abs(m - best) for m, is_one in zip(means, near) if is_one is False]
-    first = min(worse, default=math.inf) + ROUNDING
+    first = min(worse, default=math.inf) + within
     return [n and abs(m - best) <= first for m, n in zip(means, near)]
 
 

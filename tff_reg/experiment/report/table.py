@@ -230,10 +230,10 @@ class Table(Printed):
     @functools.cached_property
     def baseline(self) -> str:
         """Name of the row that the others are compared with."""
-        given = self.layout.baseline
+        given, groups = self.layout.baseline, [*self.groups]
         if given and self.layout.missing:  # Its runs may be the missing ones.
             return given
-        return differences.baseline_of(given, [*self.groups])
+        return differences.baseline_of(given or next(iter(self.ranked), given), groups)
 
     def __post_init__(self):
         """Raises an error if the runs cannot be compared, or lack what is asked for."""

@@ -80,7 +80,7 @@ class CentralEvaluation:
         """
         self.metrics, self.subsets = _checked(metrics), dict(subsets)
         self._x, self._y = _arrays(x), _arrays(y)
-        _check_labels(self.metrics, self._y)
+        check_labels(self.metrics, self._y)
         for each in tf.nest.flatten(self._x):
             dtypes.check_finite(each, "the test set")
         counts = [len(each) for each in tf.nest.flatten([self._x, self._y])]
@@ -304,7 +304,7 @@ def _checked(metrics: Any) -> dict[str, Any]:
     return dict(metrics)
 
 
-def _check_labels(metrics: Mapping[str, Any], labels: Any) -> None:
+def check_labels(metrics: Mapping[str, Any], labels: Any) -> None:
     """Refuses metrics of one-hot labels where the labels are class numbers."""
     if tf.nest.is_nested(labels) or labels.ndim != 1:
         return

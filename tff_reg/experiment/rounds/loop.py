@@ -167,6 +167,9 @@ class Rounds(callbacks_lib.Run):
             "score": self._name_of_score(),
             "lower_is_better": self.lower_is_better,
         }
+        functions = {"sample_fn": self.sample_fn, "data": self.client_dataset_fn}
+        functions |= getattr(self.evaluate, "metrics", {})
+        own |= digests.of_functions(functions)
         if self.unequal_work:
             own["unequal_work"] = digests.described(self.unequal_work)
         built_from = getattr(self.process, "built_from", None) or {}

@@ -211,7 +211,9 @@ class CheckedRun:
         progress.say(where[0].upper() + where[1:])
         task = _task(config, self.tasks, examples)
         x_test, y_test = task.test_arrays()
-        more = scores.metric(config.score, metrics, task.model_fn)
+        more = scores.metric(config.score, metrics)
+        evaluation_lib.check_labels(more, y_test)
+        more = {n: scores.of_probabilities(m, task.model_fn) for n, m in more.items()}
         evaluation = evaluation_lib.CentralEvaluation(
             build_model_fn(config, task),
             x_test,
@@ -242,8 +244,6 @@ class CheckedRun:
         settings = {**self.values, **_records(config, task), identity.REMARKS: said}
         settings["model_aggregator"] = recorded
         settings[identity.FILES] = states
-        if metrics:
-            settings[digests.METRICS] = digests.of_value(dict(metrics))
         for line in [*header, *said]:
             progress.say(line)
         process = build_process(config, task, **given)

@@ -187,7 +187,7 @@ class Tuning:
             means = [each.mean for each in tried]
             if known:
                 top = max(self.score.rank(each.mean) for each in known)
-                top -= differences.ROUNDING
+                top -= differences.rounding([each.mean for each in known])
                 tied = [each for each in known if self.score.rank(each.mean) >= top]
                 best = tied[0]
                 found[process] = Tuned(
