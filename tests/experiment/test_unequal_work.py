@@ -373,3 +373,12 @@ def test_clients_weigh_by_what_they_have_if_all_take_the_same_steps():
         finals.append(process.get_model_weights(output.state).trainable)
     for both, large, small in zip(*finals):
         np.testing.assert_allclose(both, 0.9 * large + 0.1 * small, atol=1e-6)
+
+
+def test_krum_of_too_few_clients_is_told(tmp_path, capsys):
+    given = {**_RUN, "clients_per_round": 4, "total_rounds": 1, "local_epochs": 1}
+    given |= dict(aggregator="krum", krum_selected=4, synthetic_data=True)
+    experiment.run(experiment.RunConfig(**given, output_dir=str(tmp_path)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 4 clients of which 1 may be malicious: it takes more than 4" in said
+    assert "krum_selected=4 of 4 clients averages updates of the 1 that may" in said

@@ -197,7 +197,7 @@ def _format_hook_error(method: Any, hook: str, error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename in own]
     told = _text_of(error)
-    if not mine:
+    if not mine or isinstance(error, NeedError):
         return str(refuse(method, hook, told))
     last = mine[-1]
     line = linecache.getline(last.filename, last.lineno or 0).strip()

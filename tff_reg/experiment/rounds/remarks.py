@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
             f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
             f" batch_size={config.batch_size}, and drop_remainder leaves these out"
         )
+    if config.aggregator == "krum":
+        yield from _of_krum(config)
     if config.model is None or names.is_file(config.model):
         yield from _of_model(config, task.model_fn.plan.model, x_test)
     if config.client_evaluation is not None:
@@ -62,6 +65,22 @@ def of(config: ResolvedConfig, task: Any) -> Iterator[str]:
             )
     if is_own and hasattr(clients, "client_examples"):
         yield from _of_examples(clients, x_test)
+
+
+def _of_krum(config: ResolvedConfig) -> Iterator[str]:
+    """Yields remarks on too few clients (Blanchard et al., NeurIPS 2017, Section 4)."""
+    count, chosen = config.clients_per_round, config.krum_selected or 1
+    malicious = math.ceil((config.malicious_share or 0) * count - 1e-6)
+    if 2 * malicious + 2 >= count:
+        yield (
+            f"Krum proves nothing of {count} clients of which {malicious} may be"
+            f" malicious: it takes more than {2 * malicious + 2}"
+        )
+    if chosen > count - malicious:
+        yield (
+            f"krum_selected={chosen} of {count} clients averages updates of the"
+            f" {malicious} that may be malicious, too"
+        )
 
 
 def _of_tested(config: ResolvedConfig, task: Any) -> Iterator[str]:
