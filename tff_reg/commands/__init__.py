@@ -12,6 +12,7 @@ START = (sys.executable, str(pathlib.Path(__file__).with_name("__main__.py")))
 NAMES = (
     "run",
     "compare",
+    "study",
     "reproduce",
     "analyze",
     "recipes",

@@ -381,6 +381,16 @@ class Table(Printed):
         known = () if self._is_repeated else known
         return {n: each for n, each in self._by_seed(key).items() if n in known}
 
+    def quantity(self, name: str) -> Quantity:
+        """Returns the quantity of a column, of these runs' score."""
+        return quantities.of(name, self._table)
+
+    def by_seed(self, name: str) -> dict[str, dict[int, float]]:
+        """Returns methods' values of a column by seed, as `paired`."""
+        key = self.quantity(name).key
+        is_known = any(each.key == key for each in self._measured)
+        return self.paired(key) if is_known else {}
+
     def column(self, quantity: Quantity) -> list[str]:
         """Returns the cells of a quantity; in bold the best, and the next ones.
 

@@ -1,0 +1,150 @@
+"""`bin/study` as a user meets it: lists, claims that are tested, what is refused."""
+
+import datetime
+
+import numpy as np
+import pytest
+
+from tests import commands
+from tests.experiment.finished import finish, read_csv
+from tff_reg.commands import compare, study
+from tff_reg.experiment.report import claims, differences
+from tff_reg.tasks import studies
+
+TEXT = """
+question = "Does it help?"
+written = 2026-11-29
+[compare]
+processes = "fedavg,man,fedprox"
+seeds = 6
+settings = "concentration=0.1,0.9"
+total_rounds = 2
+[[claims]]
+says = "Both are better."
+than = "fedavg"
+[[claims]]
+says = "MAN is worse where skew is strong."
+methods = ["man"]
+than = "fedavg"
+expected = "worse"
+where = ["concentration=0.1"]
+"""
+# By setting and method: the final accuracies of six seeds.
+BASE = np.array([0.5, 0.52, 0.49, 0.51, 0.5, 0.53])
+FINALS = {
+    ("concentration=0.1", "fedavg"): BASE,
+    ("concentration=0.1", "man"): BASE + [0.02, 0.03, 0.01, 0.02, 0.04, 0.03],
+    ("concentration=0.1", "fedprox"): BASE + [0.01, -0.02, 0.03, -0.01, 0.0, 0.02],
+    ("concentration=0.9", "fedavg"): BASE + 0.2,
+    ("concentration=0.9", "man"): BASE + [0.21, 0.23, 0.21, 0.22, 0.21, 0.24],
+    ("concentration=0.9", "fedprox"): BASE + [0.2, 0.21, 0.18, 0.2, 0.2, 0.2],
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A study's file, whose runs are all finished, and their directory."""
+    path, where = tmp_path / "own.toml", tmp_path / "made"
+    path.write_text(TEXT)
+    flags = {**studies.read(str(path)).flags, "output_dir": where}
+    planned = compare.planned(
+        compare.read_flags([f"--{name}={value}" for name, value in flags.items()])
+    )
+    for row, column, run in planned.trials:
+        finish(run, [0.1, float(FINALS[column, row][run.config.seed])])
+    return path, where
+
+
+def call(*arguments):
+    return commands.call(study.main, *map(str, arguments))
+
+
+def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
+    path, where = written
+    done = call(path, f"--output_dir={where}")
+    assert done.returncode == 0, done.stderr
+    rows = read_csv(where / "claims.csv")
+    assert [(r["claim"], r["method"]) for r in rows] == [
+        ("1", "man"),
+        ("1", "fedprox"),
+        ("2", "man"),
+    ]
+    headings = ("concentration=0.1", "concentration=0.9")
+    own = np.mean([FINALS[h, "man"] - FINALS[h, "fedavg"] for h in headings], axis=0)
+    first, second, third = rows
+    assert float(first["mean"]) == pytest.approx(own.mean())
+    assert float(first["p"]) == differences.sign_flip([*own]) == 2 / 64
+    # Three tests: the least two p are three and two times as large.
+    assert float(first["p_holm"]) == float(third["p_holm"]) == 6 / 64
+    assert float(second["p_holm"]) == float(second["p"]) > 0.05
+    assert [row["verdict"] for row in rows] == ["not shown"] * 3
+    said = (where / "study.md").read_text()
+    assert "## 1. Both are better." in said and "**not shown: 2.**" in said
+    assert said in done.stdout and (where / "study.toml").read_text() == TEXT
+    # The study may not be another afterwards.
+    path.write_text(TEXT.replace("worse", "better"))
+    again = call(path, f"--output_dir={where}")
+    assert again.returncode == 2
+    assert "and were changed since" in commands.refusal(again)
+
+
+def test_a_claim_holds_or_its_opposite_does(written, monkeypatch):
+    path, where = written
+    monkeypatch.setattr(claims, "LEVEL", 0.1)
+    assert call(path, f"--output_dir={where}").returncode == 0
+    rows = read_csv(where / "claims.csv")
+    assert [row["verdict"] for row in rows] == [
+        "holds",
+        "not shown",
+        "the opposite holds",
+    ]
+
+
+def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
+    listed = call().stdout
+    for name in studies.names():
+        found = studies.read(name)
+        assert f"{name}  " in listed and found.question in listed
+        assert found.written <= datetime.date.today()
+        done = call(name, "--list_commands", f"--output_dir={tmp_path / name}")
+        assert done.returncode == 0, done.stderr
+        count = int(found.flags["seeds"]) * len(found.flags["processes"].split(","))
+        assert done.stdout.count(" run ") % count == 0
+        assert not (tmp_path / name).exists() or not [*(tmp_path / name).iterdir()]
+
+
+def test_a_new_study_is_one_to_fill_in(tmp_path):
+    path = tmp_path / "mine.toml"
+    done = call(f"--new={path}")
+    assert done.returncode == 0 and "fill it in" in done.stdout
+    assert studies.read(str(path)).claims[0].quantity == "ema"
+    assert call(f"--new={path}").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("question", "qestion", "unknown key qestion (did you mean question?)"),
+        ('than = "fedavg"\n[[', 'than = "kd"\n[[', "claim 1: kd is not among the"),
+        ('"worse"', '"less"', "claim 2: expected is better or worse"),
+        ("methods =", "method =", "claim 2 has an unknown key method (did you mean"),
+        ('["concentration=0.1"]', '["alpha"]', "claim 2: there is no setting alpha"),
+        ("seeds = 6", "", "[compare] has no seeds"),
+        ("2026-11-29", '"today"', "written is no date"),
+        ("[compare]", "[compare", "at line"),
+        ('than = "fedavg"\n[[', 'than = "fedavg"\nquantity = "nix"\n[[', "nix"),
+    ],
+)
+def test_mistakes_in_a_study_are_told_before_anything_runs(tmp_path, old, new, words):
+    path = tmp_path / "own.toml"
+    assert old in TEXT
+    path.write_text(TEXT.replace(old, new, 1))
+    done = call(path, f"--output_dir={tmp_path / 'made'}")
+    said = commands.refusal(done)
+    assert said.startswith("bin/study: ") and words in said
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_study_that_does_not_exist_is_refused():
+    assert "there is no such study" in commands.refusal(call("nothing"))
+    assert "No such file" in commands.refusal(call("nothing.toml"))

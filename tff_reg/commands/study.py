@@ -1,0 +1,142 @@
+"""Carries out studies, whose claims are tested: `bin/study`."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shlex
+
+from absl import flags
+
+from tff_reg import files, tables
+from tff_reg.commands import command_line, compare, several
+from tff_reg.experiment.report import claims
+from tff_reg.experiment.series import comparing, jobs
+from tff_reg.settings import Setting, SettingError, as_text
+from tff_reg.tasks import studies
+
+_COMMAND = "bin/study"
+_USAGE = """\
+bin/study
+bin/study NAME [--jobs=N] [--output_dir=DIR]
+bin/study FILE.toml [--jobs=N] [--output_dir=DIR]
+bin/study --new=FILE.toml
+
+Lists the studies of this package, or carries one out: a comparison whose claims were
+written down before it is run. The same command again resumes. In DIR, by default
+runs/studies/NAME, are the files of bin/compare, and
+
+  study.toml   the study as it was when its first run began
+  claims.csv   the test of each claim for each method: difference, interval, p, verdict
+  study.md     the same in words
+"""
+_SETTINGS = (
+    Setting("output_dir", str, None, "directory of the study", placeholder="DIR"),
+    *jobs.SETTINGS,
+    Setting(
+        "dry_run", bool, False, "as of bin/compare: tries two rounds of each method"
+    ),
+    Setting("new", str, None, "writes a study to fill in", placeholder="FILE.toml"),
+)
+_OF_COMPARISON = [each.name for each in _SETTINGS if each.name != "new"]
+_FILES = ("study.toml", "claims.csv", "study.md")
+
+fail = functools.partial(command_line.fail, command=_COMMAND)
+
+
+@dataclasses.dataclass
+class _Sheet(comparing.Tables):
+    """A comparison's tables, and the tests of a study's claims.
+
+    Attributes:
+      asked: The `tasks.studies.Study`.
+    """
+
+    asked: object = None
+
+    def contents(self, study, columns, is_last, **of_files):
+        """As of the comparison; when all is there, the claims, too."""
+        found = super().contents(study, columns, is_last, **of_files)
+        return [*found, ("", _FILES, self._of_claims)] if is_last else found
+
+    def _of_claims(self):
+        rows = claims.tested(self.asked.claims, self.tables)
+        codes = {
+            run.config.get("code", [{}])[0].get("tff_reg")
+            for table in self.tables.values()
+            for group in table.groups.values()
+            for run in group
+        }
+        made_by = f"Made by the code {', '.join(sorted(filter(None, codes)))}."
+        return dict(
+            zip(
+                _FILES,
+                (
+                    self.asked.text,
+                    tables.to_csv(rows),
+                    claims.page(self.asked, rows, made_by),
+                ),
+            )
+        )
+
+
+def _listing():
+    """Returns the lines of a list of studies."""
+    found = [studies.read(name) for name in studies.names()]
+    width = max(len(each.name) for each in found)
+    return [f"{each.name:{width}}  {each.question}" for each in found]
+
+
+def _new(path):
+    if not path.endswith(".toml") or os.path.exists(path):
+        raise SettingError("new", path, "give the path of a new file, NAME.toml.")
+    files.write_text(path, studies.template())
+    return f"{path}: fill it in, then bin/study {path}"
+
+
+def _keep(asked, where):
+    """Keeps the study's text, which nobody changes after its first run."""
+    path = pathlib.Path(where) / _FILES[0]
+    if path.exists() and path.read_text("utf-8") != asked.text:
+        why = f"its claims are those of {path}, and were changed since; give another."
+        raise SettingError("output_dir", where, why)
+    files.make_directory(path.parent, "output_dir")
+    files.write_text(path, asked.text)
+
+
+@command_line.command
+def main(argv, stop):
+    """Lists studies, or carries one out."""
+    own = flags.FlagValues()
+    command_line.define_flags(own, _SETTINGS)
+    names = command_line.parse(argv, own, _USAGE, takes_words=True)
+    try:
+        if own.new is not None:
+            print(_new(own.new))
+            return
+        if not names:
+            print(*_listing(), sep="\n")
+            return
+        if len(names) > 1:
+            raise SettingError("study", " ".join(names), "give one.")
+        asked = studies.read(names[0])
+        where = own.output_dir or os.path.join("runs", "studies", asked.name)
+        chosen = {n: own[n].value for n in _OF_COMPARISON if own[n].value is not None}
+        chosen |= {**asked.flags, "output_dir": where}
+        given = compare.read_flags([f"--{n}={as_text(v)}" for n, v in chosen.items()])
+        study = compare.planned(given)
+        sheet = study.sheet
+        claims.check(asked.claims, [*sheet.folders])
+        study.sheet = _Sheet(sheet.layout, sheet.folders, sheet.tuner, asked=asked)
+        done = several.begin(given, stop, study.runs, where, "output_dir")
+        if not (given.dry_run or given.list_commands):
+            _keep(asked, where)
+    except ValueError as error:
+        fail(error)
+    if given.dry_run:
+        compare.try_runs(study, done, several.value_of(given, jobs.JOBS))
+        return
+    command = shlex.join([_COMMAND, *argv])
+    several.carry_out(study, done, given, where, fail, title="", command=command)
+    if not given.list_commands:
+        print("", (pathlib.Path(where) / "study.md").read_text("utf-8"), sep="\n")

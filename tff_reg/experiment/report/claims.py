@@ -1,0 +1,150 @@
+"""Tests of a study's claims, in the tables of its comparison.
+
+A seed is a unit: a difference is the mean over the claim's settings, of which one seed
+has common splits and weights. Its p value is that of the exact sign-flip test over the
+seeds, adjusted by Holm over all that the study tests.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_reg import tables as tables_lib
+from tff_reg.experiment.report import differences, quantities
+from tff_reg.experiment.report.table import Table
+from tff_reg.settings import near_names
+
+# The largest adjusted p of what counts as shown.
+LEVEL = 0.05
+HOLDS, OPPOSITE, OPEN = "holds", "the opposite holds", "not shown"
+_NOT_MEASURED = "not measured"
+
+
+def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
+    """Checks claims before a study's runs; `headings` are those of its settings.
+
+    Raises:
+      ValueError: If a claim names a setting that the study lacks, or a quantity that
+        does not exist, or of which neither more nor less is better.
+    """
+    for number, claim in enumerate(claims, 1):
+        for heading in claim.where:
+            if heading not in headings:
+                near = near_names(heading, headings)
+                raise ValueError(
+                    f"claim {number}: there is no setting {heading}{near}."
+                )
+        quantities.check([claim.quantity])
+        if quantities.of(claim.quantity).best is None:
+            why = f"neither more nor less of {claim.quantity} is better"
+            raise ValueError(f"claim {number}: {why}.")
+
+
+def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, Any]]:
+    """Tests claims; returns the rows of `claims.csv`, one for each claim and method.
+
+    Args:
+      claims: `tasks.studies.Claim`s.
+      made: The comparison's tables by the setting's heading.
+
+    Returns:
+      Rows with the claim's number, method, `than`, quantity, `where`, `expected`, the
+      columns of `differences.COLUMNS`, and the `verdict`.
+    """
+    rows: list[dict[str, Any]] = []
+    signs: list[float] = []
+    for number, claim in enumerate(claims, 1):
+        where = claim.where or [*made]
+        tables = [made[heading] for heading in where if heading in made]
+        by_seed = [table.by_seed(claim.quantity) for table in tables]
+        others = dict.fromkeys(name for table in tables for name in table.ranked)
+        # Without the runs of a setting there is no mean over the settings.
+        by_seed = by_seed if len(tables) == len(where) else [{}]
+        for method in claim.methods or [name for name in others if name != claim.than]:
+            found = _difference(by_seed, method, claim.than)
+            rows.append(
+                {
+                    "claim": number,
+                    "method": method,
+                    "than": claim.than,
+                    "quantity": claim.quantity,
+                    "where": "; ".join(where),
+                    "expected": claim.expected,
+                    **found,
+                }
+            )
+            best = tables[0].quantity(claim.quantity).best if tables else max
+            is_more = (best is max) == (claim.expected == "better")
+            signs.append(1.0 if is_more else -1.0)
+    known = {str(number): row for number, row in enumerate(rows)}
+    differences.adjusted(known)
+    for row, sign in zip(rows, signs):
+        row["verdict"] = _verdict(row, sign)
+    return rows
+
+
+def _difference(
+    settings: Sequence[Mapping[str, Mapping[int, float]]], method: str, than: str
+) -> dict[str, Any]:
+    """Returns the columns of a difference over seeds, each a mean over settings."""
+    pairs = [(by.get(method, {}), by.get(than, {})) for by in settings]
+    seeds = set.intersection(*({*one} & {*other} for one, other in pairs))
+    own, base = (
+        {s: statistics.fmean(pair[which][s] for pair in pairs) for s in sorted(seeds)}
+        for which in (0, 1)
+    )
+    found = differences.to_baseline({method: own, than: base}, than)
+    return found.get(method) or dict.fromkeys(differences.COLUMNS)
+
+
+def _verdict(row: Mapping[str, Any], sign: float) -> str:
+    if row["mean"] is None:
+        return _NOT_MEASURED
+    if row["p_holm"] is None or row["p_holm"] > LEVEL:
+        return OPEN
+    return HOLDS if sign * row["mean"] > 0 else OPPOSITE
+
+
+def page(study: Any, rows: Sequence[Mapping[str, Any]], made_by: str) -> str:
+    """Returns `study.md`: question, claims and verdicts; `made_by` is of the runs."""
+    lines = [
+        f"# {study.question}",
+        "",
+        f"Study `{study.name}`, written down on {study.written}, before its runs."
+        f" {made_by} A claim holds if the exact sign-flip test over seeds, adjusted by"
+        f" Holm over {len(rows)} tests, has p of at most {LEVEL:g} and the expected"
+        " sign.",
+    ]
+    for number, claim in enumerate(study.claims, 1):
+        own = [row for row in rows if row["claim"] == number]
+        counts = {
+            verdict: sum(row["verdict"] == verdict for row in own)
+            for verdict in (HOLDS, OPPOSITE, OPEN, _NOT_MEASURED)
+        }
+        said = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+        where = "; ".join(claim.where) or "all settings"
+        lines += ["", f"## {number}. {claim.says}", ""]
+        lines += [f"{claim.quantity} against {claim.than}, {where}. **{said}.**", ""]
+        cells = {
+            "method": [row["method"] for row in own],
+            "seeds": [_text(row["seeds"], ".0f") for row in own],
+            f"difference to {claim.than}": [_with_interval(row) for row in own],
+            "p": [_text(row["p"], ".2g") for row in own],
+            "p (Holm)": [_text(row["p_holm"], ".2g") for row in own],
+            "verdict": [row["verdict"] for row in own],
+        }
+        lines += tables_lib.to_markdown(cells)
+    return "\n".join([*lines, ""])
+
+
+def _text(value: Any, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    if row["mean"] is None:
+        return "-"
+    ends = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
+    return f"{row['mean']:+.4f}{ends}"
