@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import shlex
+from typing import Any
 
 from absl import flags
 
@@ -52,7 +53,7 @@ class _Sheet(comparing.Tables):
       asked: The `tasks.studies.Study`.
     """
 
-    asked: object = None
+    asked: Any = None
 
     def contents(self, study, columns, is_last, **of_files):
         """As of the comparison; when all is there, the claims, too."""
@@ -68,16 +69,12 @@ class _Sheet(comparing.Tables):
             for run in group
         }
         made_by = f"Made by the code {', '.join(sorted(filter(None, codes)))}."
-        return dict(
-            zip(
-                _FILES,
-                (
-                    self.asked.text,
-                    tables.to_csv(rows),
-                    claims.page(self.asked, rows, made_by),
-                ),
-            )
+        contents = (
+            self.asked.text,
+            tables.to_csv(rows),
+            claims.page(self.asked, rows, made_by),
         )
+        return dict(zip(_FILES, contents))
 
 
 def _listing():
