@@ -9,10 +9,17 @@ import pytest
 import tff_reg
 from tff_reg import methods, runtime, settings, training
 from tff_reg.lazy import tf, tff
-from tff_reg.methods import method
+from tff_reg.methods import catalogue, method
 
 SMALL = dict(total_rounds=1, scale="tiny", model="cnn", progress=None)
 SMALL |= dict(norm="none", synthetic_data=True)
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """What a test adds to the methods is gone after it."""
+    found = dict(catalogue.REGISTRY._found)
+    monkeypatch.setattr(catalogue.REGISTRY, "_found", found)
 
 
 @dataclasses.dataclass(frozen=True)

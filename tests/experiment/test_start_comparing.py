@@ -12,6 +12,7 @@ from tests.experiment.own_runs import SILENT, TEST, TRAIN, in_turn, keras_model
 from tff_reg import experiment, methods, settings
 from tff_reg.data import digests
 from tff_reg.lazy import tf
+from tff_reg.methods import catalogue
 from tff_reg.models import keras_copies
 
 COMPARED = dict(
@@ -58,6 +59,13 @@ def test_methods_are_compared_in_a_line_also_on_ones_own_data(compared, capsys):
     before = (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes()
     tff_reg.compare(methods, **given, output_dir=str(tmp_path))
     assert (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes() == before
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """What a test adds to the methods is gone after it."""
+    found = dict(catalogue.REGISTRY._found)
+    monkeypatch.setattr(catalogue.REGISTRY, "_found", found)
 
 
 def _spread(predictions, labels):

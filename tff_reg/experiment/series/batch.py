@@ -94,7 +94,7 @@ class Batch:
             raise WrongFlagsError(said)
         if status == 0 and result is None:
             return f"it left no finished run in {planned.directory}"
-        return why(status, said)
+        return reason_of(status, said)
 
     def leave_out(self, runs: Mapping[str, str]) -> None:
         """Tells of runs that will not start, by their names, and why."""
@@ -156,7 +156,7 @@ class Batch:
             where = f"--run_dir={directories}"
             command = [*self._start, "analyze", subject, where, *flags]
             status, said = self._executor.execute(command)
-            return why(status, said)
+            return reason_of(status, said)
 
         for number, why in self._all(work, chunks, lambda n: self._begin(head(n))):
             self._end(head(number), f"failed ({why})" if why else "done")
@@ -209,7 +209,7 @@ class Batch:
         self.end_line()
 
 
-def why(status: int, said: str) -> Optional[str]:
+def reason_of(status: int, said: str) -> Optional[str]:
     """Returns why a command failed; None if it succeeded."""
     if status == 0:
         return None

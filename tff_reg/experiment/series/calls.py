@@ -56,18 +56,22 @@ def in_a_process(executor: Any, work: Callable[[], Optional[str]]) -> Optional[s
             why = f"something given cannot be copied to another process ({error})"
             raise SettingError("jobs", None, f"{why}; leave jobs out.") from error
         copies.flush()
-        return batch.why(*executor.execute([sys.executable, "-c", _CALL, copies.name]))
+        command = [sys.executable, "-c", _CALL, copies.name]
+        return batch.reason_of(*executor.execute(command))
 
 
 class _Call:
     """A function, and the methods that the process must know."""
 
     def __init__(self, work: Callable[[], Optional[str]], methods: dict[str, Any]):
-        self._work, self._methods = work, methods
+        self._work = work
+        # Of a class within a function, cloudpickle forgets where it was made.
+        self._methods = {n: (cls, cls.__qualname__) for n, cls in methods.items()}
 
     def __call__(self) -> None:
         """Ends the process with exit code 1 and the reason of a failure."""
-        for name, cls in self._methods.items():
+        for name, (cls, where) in self._methods.items():
+            cls.__qualname__ = where
             catalogue.REGISTRY.add(name, cls)
         if (why := self._work()) is not None:
             raise SystemExit(why)
