@@ -92,7 +92,7 @@ def of_functions(given: Mapping[str, Any]) -> dict[str, str]:
         name: of_config(each) if hasattr(each, "get_config") else described(each)
         for name, each in given.items()
         if isinstance(each, functions) or hasattr(each, "get_config")
-        if not getattr(each, "__module__", "").startswith("tff_reg.")
+        if not str(getattr(each, "__module__", "")).startswith("tff_reg.")
     }
     return {FUNCTIONS: together(found)} if found else {}
 
