@@ -273,7 +273,8 @@ class Rounds(callbacks_lib.Run):
           ValueError: If clients share no model, as with `local`.
         """
         if not self.shares_model:
-            raise ValueError(process_state.NO_MODEL)
+            how = "bin/export --run_dir=DIR --client=0 writes that of the first."
+            raise ValueError(f"{process_state.NO_MODEL} {how}")
         return self.process.get_model_weights(self.state)
 
     @property
