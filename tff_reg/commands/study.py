@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import shlex
+import sys
 from typing import Any
 
 from absl import flags
@@ -130,6 +131,10 @@ def main(argv, stop):
             _keep(asked, where)
     except ValueError as error:
         fail(error)
+    rows = {row for row, _, _ in study.trials}
+    seeds = {run.config.seed for run in study.runs}
+    if said := claims.too_few(asked.claims, rows, len(seeds)):
+        print(f"{_COMMAND}: {said}", file=sys.stderr)
     if given.dry_run:
         compare.try_runs(study, done, several.value_of(given, jobs.JOBS))
         return

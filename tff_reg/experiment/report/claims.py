@@ -7,8 +7,9 @@ seeds, adjusted by Holm over all that the study tests.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_reg import tables as tables_lib
@@ -40,6 +41,23 @@ def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
         if quantities.of(claim.quantity).best is None:
             why = f"neither more nor less of {claim.quantity} is better"
             raise ValueError(f"claim {number}: {why}.")
+
+
+def too_few(claims: Sequence[Any], rows: Collection[str], num_seeds: int) -> str:
+    """Says in a sentence that no claim can be shown with so many seeds; or is empty.
+
+    `rows` are the methods of the study.
+    """
+    tests = sum(len(claim.methods) or len(rows) - 1 for claim in claims)
+    least = 2.0 ** (1 - num_seeds) * tests
+    if least <= LEVEL:
+        return ""
+    enough = math.ceil(1 + math.log2(tests / LEVEL))
+    return (
+        f"Over {num_seeds} seeds the least p of {tests} tests, adjusted by Holm, is"
+        f" {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
+        f" {enough} seeds."
+    )
 
 
 def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, Any]]:
