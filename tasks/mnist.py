@@ -81,7 +81,7 @@ def load_files(
 
 
 def _read(folder: str, name: str, defaults: TaskDefaults) -> np.ndarray:
-    """Reads images uint8 [n, 28, 28, 1], or labels uint8 [n]."""
+    """Reads a file of images, uint8 [n, 28, 28, 1], or of labels, uint8 [n]."""
     path = os.path.join(folder, name)
     path = path if os.path.exists(path) else f"{path}.gz"
     if not os.path.exists(path):

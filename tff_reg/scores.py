@@ -130,7 +130,7 @@ def metric(name: str, known: Iterable[str]) -> dict[str, Any]:
 
 
 def of_probabilities(metric: Any, model_fn: Any) -> Any:
-    """Returns a metric of Keras, which takes probabilities, of a model's outputs."""
+    """Returns a Keras metric of probabilities as one of the model's outputs."""
     # Our networks return logits.
     probabilities = getattr(model_fn, "probabilities", tf.nn.softmax)
     if probabilities is None:

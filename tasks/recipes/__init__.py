@@ -192,7 +192,7 @@ def _by_name(where: str = "") -> Mapping[str, Recipe]:
 
 @functools.cache
 def _of_file(path: str, *state: int) -> Mapping[str, Recipe]:
-    """Returns the checked recipes of a paper's file, which is in a state."""
+    """Returns the recipes of a paper's file, checked; `state` is its `files.state`."""
     del state
     found = _of_tables(paper_tables.read(path))
     for each in found.values():

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Optional
 
 from absl import flags, logging
 
-from tff_reg import interruption, quiet, scratch, seam
+from tff_reg import files, interruption, quiet, scratch, seam
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.lazy import tasks
 from tff_reg.methods import catalogue
@@ -241,6 +241,17 @@ def needed(name: str, value: Any) -> Any:
     if not value:
         raise SettingError(name, None, "it is missing; --help says what it is.")
     return value
+
+
+def write_new(path: str, text: str) -> None:
+    """Writes the file to fill in that the flag `--new` asks for.
+
+    Raises:
+      SettingError: If there is a file already, or it is not called NAME.toml.
+    """
+    if not path.endswith(".toml") or os.path.exists(path):
+        raise SettingError("new", path, "give the path of a new file, NAME.toml.")
+    files.write_text(path, text)
 
 
 def in_words(error: Any) -> str:

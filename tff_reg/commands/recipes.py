@@ -2,15 +2,13 @@
 
 import functools
 import importlib.resources
-import os
 import textwrap
 
 from absl import flags
 
-from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.experiment.config import run_config as config
-from tff_reg.settings import Setting, SettingError, as_text
+from tff_reg.settings import Setting, as_text
 from tff_reg.tasks import recipes
 
 _COMMAND = "bin/recipes"
@@ -88,10 +86,8 @@ def _wrapped(text, indent=""):
 
 def _new(path):
     """Writes a paper's file; returns what to do next."""
-    if not path.endswith(".toml") or os.path.exists(path):
-        raise SettingError("new", path, "give the path of a new file, NAME.toml.")
     text = importlib.resources.files(recipes).joinpath("new_paper.toml").read_text()
-    files.write_text(path, text.replace("paper.toml", path))
+    command_line.write_new(path, text.replace("paper.toml", path))
     return f"{path}: fill it in; bin/recipes {path} lists what is in it."
 
 

@@ -12,6 +12,7 @@ from absl import flags
 
 from tff_reg import files, tables
 from tff_reg.commands import command_line, compare, several
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import claims
 from tff_reg.experiment.series import comparing, jobs
 from tff_reg.settings import Setting, SettingError, as_text
@@ -48,7 +49,7 @@ fail = functools.partial(command_line.fail, command=_COMMAND)
 
 @dataclasses.dataclass
 class _Sheet(comparing.Tables):
-    """A comparison's tables, and the tests of a study's claims.
+    """Writes the tables of a study's comparison, and the tests of its claims.
 
     Attributes:
       asked: The `tasks.studies.Study`.
@@ -64,10 +65,11 @@ class _Sheet(comparing.Tables):
     def _of_claims(self):
         rows = claims.tested(self.asked.claims, self.tables)
         codes = {
-            run.config.get("code", [{}])[0].get("tff_reg")
+            made.get("tff_reg")
             for table in self.tables.values()
             for group in table.groups.values()
             for run in group
+            for made in run.config.get(identity.CODE, ())
         }
         made_by = f"Made by the code {', '.join(sorted(filter(None, codes)))}."
         contents = (
@@ -83,13 +85,6 @@ def _listing():
     found = [studies.read(name) for name in studies.names()]
     width = max(len(each.name) for each in found)
     return [f"{each.name:{width}}  {each.question}" for each in found]
-
-
-def _new(path):
-    if not path.endswith(".toml") or os.path.exists(path):
-        raise SettingError("new", path, "give the path of a new file, NAME.toml.")
-    files.write_text(path, studies.template())
-    return f"{path}: fill it in, then bin/study {path}"
 
 
 def _keep(asked, where):
@@ -110,7 +105,8 @@ def main(argv, stop):
     names = command_line.parse(argv, own, _USAGE, takes_words=True)
     try:
         if own.new is not None:
-            print(_new(own.new))
+            command_line.write_new(own.new, studies.template())
+            print(f"{own.new}: fill it in, then bin/study {own.new}")
             return
         if not names:
             print(*_listing(), sep="\n")

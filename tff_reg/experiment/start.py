@@ -527,7 +527,7 @@ def compare(arguments: Compared) -> Comparison:
 
 
 def _is_plain(given: Compared, planned: series.PlannedRun) -> bool:
-    """Returns whether its settings alone tell that a finished run is the asked one."""
+    """Returns whether a finished run is known to be the asked one by its settings."""
     is_plain = given.sample_fn is None and not given.metrics and given.factory is None
     return is_plain and given.client_data is None and planned.config.model is not None
 

@@ -169,7 +169,7 @@ def label_spec_of(loss: ModelLoss, output: Any) -> Any:
 
 
 def probabilities_of(loss: ModelLoss) -> Optional[Callable]:
-    """Returns what makes probabilities of outputs; None if they need no change."""
+    """Returns the function from outputs to probabilities; None if they are such."""
     if loss.is_classifier:
         return None if loss.takes_probabilities else tf.nn.softmax
     losses = getattr(loss.loss_fn, "losses", ())

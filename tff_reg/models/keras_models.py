@@ -103,7 +103,7 @@ class KerasModelFn:
 
     @property
     def probabilities(self) -> Optional[Callable[[Any], Any]]:
-        """Makes probabilities of the model's outputs; None if they need no change."""
+        """The function from outputs to probabilities; None if they are such."""
         return self._probabilities
 
     def adapted(self, x: Any, y: Any, whose: str) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ _NOT_MEASURED = "not measured"
 
 
 def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
-    """Checks claims before a study's runs; `headings` are those of its settings.
+    """Checks the claims of a study, whose settings have these headings.
 
     Raises:
       ValueError: If a claim names a setting that the study lacks, or a quantity that

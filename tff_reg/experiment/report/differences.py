@@ -92,7 +92,7 @@ def interval(differences: Sequence[float], within: float) -> tuple[float, float]
 
 
 def sign_flip(differences: Sequence[float], within: float = 0.0) -> Optional[float]:
-    """Returns the exact two-sided p value over all sign patterns of the differences.
+    """Returns the exact two-sided p value of the sign-flip test of differences.
 
     Sums that differ by no more than `within` are equal.
     """

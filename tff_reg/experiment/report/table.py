@@ -436,7 +436,7 @@ class Table(Printed):
 
     @functools.cached_property
     def _is_repeated(self) -> bool:
-        """Whether the seeds of all methods change the score by rounding alone."""
+        """Whether each method has one score, but for rounding, in all its seeds."""
         rows = [[*each.values()] for each in self._by_seed(self.score.name).values()]
         several = [row for row in rows if len(row) > 1]
         return bool(several) and all(map(differences.are_equal, several))

@@ -61,7 +61,7 @@ def in_a_process(executor: Any, work: Callable[[], Optional[str]]) -> Optional[s
 
 
 class _Call:
-    """A function, and the methods that the process must know."""
+    """A function to call, and the methods to register before it is called."""
 
     def __init__(self, work: Callable[[], Optional[str]], methods: dict[str, Any]):
         self._work = work
