@@ -4,8 +4,8 @@
 the flags of `bin/compare`, and its claims (`new_study.toml` shows all keys).
 
 >>> from tff_reg.tasks import studies
->>> studies.read("skews").claims[0].expected
-'better'
+>>> studies.read("digits_dir01").claims[0].than
+'fedavg'
 
 TensorFlow is not loaded here.
 """

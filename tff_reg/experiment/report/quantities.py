@@ -149,6 +149,12 @@ def _spent(what: str) -> Callable[..., Optional[float]]:
     return lambda run, at=None: run.spent(what).get(_rounds_to(run, at))
 
 
+def _last_five(run: FinishedRun) -> Optional[float]:
+    # Without a finite score of the last round there is none.
+    is_known = run.judged("final") is not None
+    return statistics.fmean([*run.tested.values()][-5:]) if is_known else None
+
+
 def _rounds_to(run: FinishedRun, at: Optional[float] = None) -> Any:
     return run.summary["rounds_to_target"].get(str(at))
 
@@ -206,6 +212,13 @@ _TABLE = (
         key="ema_{score}",
         note="EMA: exponential moving average with momentum"
         f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds.",
+    ),
+    _score(
+        "last_five",
+        "last five{unit}",
+        _last_five,
+        key="last_five_{score}",
+        note="Last five: mean over the last five evaluated rounds.",
     ),
     _score(
         "ema@",
