@@ -80,6 +80,12 @@ def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
     assert float(first["p_holm"]) == float(third["p_holm"]) == 6 / 64
     assert float(second["p_holm"]) == float(second["p"]) > 0.05
     assert [row["verdict"] for row in rows] == ["not shown"] * 3
+    values = read_csv(where / "values.csv")
+    assert len(values) == 36 and "code" in values[0]
+    assert {
+        (row["setting"], row["method"], int(row["seed"])): float(row["score"])
+        for row in values
+    } == {(*key, seed): x for key, xs in FINALS.items() for seed, x in enumerate(xs)}
     said = (where / "study.md").read_text()
     assert "## 1. Both are better." in said and "**not shown: 2.**" in said
     assert said in done.stdout and (where / "study.toml").read_text() == TEXT
@@ -88,6 +94,22 @@ def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
     again = call(path, f"--output_dir={where}")
     assert again.returncode == 2
     assert "and were changed since" in commands.refusal(again)
+
+
+def test_a_claim_is_tested_in_each_setting_by_itself(written):
+    path, where = written
+    path.write_text(
+        TEXT.replace('than = "fedavg"\n[[', 'than = "fedavg"\neach = true\n[[')
+    )
+    done = call(path, f"--output_dir={where}")
+    assert done.returncode == 0 and "5 tests" in done.stderr, done.stderr
+    rows = read_csv(where / "claims.csv")
+    assert len(rows) == 5
+    for row in rows:
+        own = FINALS[row["where"], row["method"]] - FINALS[row["where"], "fedavg"]
+        assert float(row["mean"]) == pytest.approx(own.mean())
+    said = (where / "study.md").read_text()
+    assert "all settings, each by itself" in said and "| concentration=0.9 |" in said
 
 
 def test_a_claim_holds_or_its_opposite_does(written, monkeypatch):

@@ -43,6 +43,7 @@ class Claim:
       expected: One of `EXPECTED`.
       quantity: What is compared, as in `bin/compare --columns`.
       where: The headings of the settings whose mean it is about; all if empty.
+      each: Whether it is tested in each of these settings by itself.
     """
 
     says: str
@@ -51,6 +52,7 @@ class Claim:
     expected: str = EXPECTED[0]
     quantity: str = "score"
     where: tuple[str, ...] = ()
+    each: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,6 @@ from absl import flags
 
 from tff_reg import files, tables
 from tff_reg.commands import command_line, compare, several
-from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import claims
 from tff_reg.experiment.series import comparing, jobs
 from tff_reg.settings import Setting, SettingError, as_text
@@ -30,6 +29,7 @@ written down before it is run. The same command again resumes. In DIR, by defaul
 runs/studies/NAME, are the files of bin/compare, and
 
   study.toml   the study as it was when its first run began
+  values.csv   the columns of each run, and the code that made it
   claims.csv   the test of each claim for each method: difference, interval, p, verdict
   study.md     the same in words
 """
@@ -42,7 +42,7 @@ _SETTINGS = (
     Setting("new", str, None, "writes a study to fill in", placeholder="FILE.toml"),
 )
 _OF_COMPARISON = [each.name for each in _SETTINGS if each.name != "new"]
-_FILES = ("study.toml", "claims.csv", "study.md")
+_FILES = ("study.toml", "values.csv", "claims.csv", "study.md")
 
 fail = functools.partial(command_line.fail, command=_COMMAND)
 
@@ -64,16 +64,14 @@ class _Sheet(comparing.Tables):
 
     def _of_claims(self):
         rows = claims.tested(self.asked.claims, self.tables)
-        codes = {
-            made.get("tff_reg")
-            for table in self.tables.values()
-            for group in table.groups.values()
-            for run in group
-            for made in run.config.get(identity.CODE, ())
-        }
-        made_by = f"Made by the code {', '.join(sorted(filter(None, codes)))}."
+        asked = [claim.quantity for claim in self.asked.claims]
+        columns = [*dict.fromkeys([*asked, *self.layout.columns])]
+        values = claims.values(self.tables, columns)
+        codes = sorted({row["code"] for row in values} - {""})
+        made_by = f"Made by the code {', '.join(codes)}."
         contents = (
             self.asked.text,
+            tables.to_csv(values),
             tables.to_csv(rows),
             claims.page(self.asked, rows, made_by),
         )
@@ -129,7 +127,7 @@ def main(argv, stop):
         fail(error)
     rows = {row for row, _, _ in study.trials}
     seeds = {run.config.seed for run in study.runs}
-    if said := claims.too_few(asked.claims, rows, len(seeds)):
+    if said := claims.too_few(asked.claims, rows, sheet.folders, len(seeds)):
         print(f"{_COMMAND}: {said}", file=sys.stderr)
     if given.dry_run:
         compare.try_runs(study, done, several.value_of(given, jobs.JOBS))

@@ -1,8 +1,8 @@
 """Tests of a study's claims, in the tables of its comparison.
 
 A seed is a unit: a difference is the mean over the claim's settings, of which one seed
-has common splits and weights. Its p value is that of the exact sign-flip test over the
-seeds, adjusted by Holm over all that the study tests.
+has common splits and weights, or that in each of them. Its p value is that of the exact
+sign-flip test over the seeds, adjusted by Holm over all that the study tests.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_reg import tables as tables_lib
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import differences, quantities
 from tff_reg.experiment.report.table import Table
 from tff_reg.settings import near_names
@@ -43,12 +44,20 @@ def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
             raise ValueError(f"claim {number}: {why}.")
 
 
-def too_few(claims: Sequence[Any], rows: Collection[str], num_seeds: int) -> str:
+def too_few(
+    claims: Sequence[Any],
+    rows: Collection[str],
+    headings: Collection[str],
+    num_seeds: int,
+) -> str:
     """Says in a sentence that no claim can be shown with so many seeds; or is empty.
 
-    `rows` are the methods of the study.
+    `rows` are the methods of the study, `headings` its settings.
     """
-    tests = sum(len(claim.methods) or len(rows) - 1 for claim in claims)
+    tests = sum(
+        (len(claim.methods) or len(rows) - 1) * len(_places(claim, headings))
+        for claim in claims
+    )
     least = 2.0 ** (1 - num_seeds) * tests
     if least <= LEVEL:
         return ""
@@ -58,6 +67,27 @@ def too_few(claims: Sequence[Any], rows: Collection[str], num_seeds: int) -> str
         f" {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
         f" {enough} seeds."
     )
+
+
+def _places(claim: Any, headings: Collection[str]) -> list[tuple[str, ...]]:
+    """Returns the settings whose mean each test of a claim is about."""
+    where = claim.where or tuple(headings)
+    return [(each,) for each in where] if claim.each else [where]
+
+
+def values(made: Mapping[str, Table], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the rows of `values.csv`: setting, method, seed, columns, code."""
+    rows: list[dict[str, Any]] = []
+    for heading, table in made.items():
+        known = {name: table.by_seed(name) for name in columns}
+        for method, runs in table.groups.items():
+            for run in runs:
+                seed, code = run.summary["seed"], run.config.get(identity.CODE, ())
+                row = {"setting": heading, "method": method, "seed": seed}
+                row |= {n: by.get(method, {}).get(seed) for n, by in known.items()}
+                codes = (each.get("tff_reg") for each in code)
+                rows.append({**row, "code": " ".join(filter(None, codes))})
+    return rows
 
 
 def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, Any]]:
@@ -73,8 +103,12 @@ def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, A
     """
     rows: list[dict[str, Any]] = []
     signs: list[float] = []
-    for number, claim in enumerate(claims, 1):
-        where = claim.where or [*made]
+    places = [
+        (number, claim, where)
+        for number, claim in enumerate(claims, 1)
+        for where in _places(claim, made)
+    ]
+    for number, claim, where in places:
         tables = [made[heading] for heading in where if heading in made]
         by_seed = [table.by_seed(claim.quantity) for table in tables]
         others = dict.fromkeys(name for table in tables for name in table.ranked)
@@ -143,10 +177,12 @@ def page(study: Any, rows: Sequence[Mapping[str, Any]], made_by: str) -> str:
         }
         said = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         where = "; ".join(claim.where) or "all settings"
+        where += ", each by itself" * claim.each
         lines += ["", f"## {number}. {claim.says}", ""]
         lines += [f"{claim.quantity} against {claim.than}, {where}. **{said}.**", ""]
         cells = {
             "method": [row["method"] for row in own],
+            **({"setting": [row["where"] for row in own]} if claim.each else {}),
             "seeds": [_text(row["seeds"], ".0f") for row in own],
             f"difference to {claim.than}": [_with_interval(row) for row in own],
             "p": [_text(row["p"], ".2g") for row in own],
