@@ -20,6 +20,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from tff_reg import tables
 from tff_reg.settings import SettingError, near_names
 
 if sys.version_info >= (3, 11):
@@ -104,6 +105,17 @@ def read(name: str) -> Study:
         raise SettingError("study", name, f"{error}") from error
 
 
+def published(name: str, file: str) -> list[dict[str, str]]:
+    """Returns the rows of a study's file that this package has, such as `values.csv`.
+
+    Without a name of a study they are those of a file of all studies, `map.csv`. Empty
+    if there is none.
+    """
+    folder = importlib.resources.files(__package__ or "") / "results"
+    path = folder.joinpath(*filter(None, (name, file)))
+    return tables.from_csv(path.read_text("utf-8")) if path.is_file() else []
+
+
 def template() -> str:
     """Returns the text of a study to fill in."""
     files = importlib.resources.files(__package__ or "")
@@ -130,7 +142,7 @@ def _study(name: str, text: str, given: Mapping[str, Any]) -> Study:
             raise ValueError(f"{where}: expected is {' or '.join(EXPECTED)}.")
         known = str(flags["processes"]).split(",")
         for method in (*claim.methods, claim.than):
-            if known != ["all"] and method not in known:
+            if known[0] != "all" and method not in known:
                 raise ValueError(f"{where}: {method} is not among the processes.")
     return Study(name, text, given["question"], given["written"], flags, tuple(claims))
 

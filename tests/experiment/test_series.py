@@ -26,6 +26,12 @@ def test_a_number_of_seeds_is_a_count_and_a_list_a_list(text, given, seeds):
 
 
 def test_a_sum_of_methods_is_planned_once():
+    every = series.process_names(["all"])
+    assert series.process_names(["all", "-MOON"]) == [n for n in every if n != "moon"]
+    with pytest.raises(ValueError, match="mon"):
+        series.process_names(["all", "-mon"])
+    with pytest.raises(ValueError, match="-moon"):
+        series.process_names(["fedavg", "-moon"])
     assert series.process_names(["fedprox+man", "man+fedprox"]) == ["fedprox+man"]
     with pytest.raises(settings.SettingError, match="give at least one"):
         series.process_names([])

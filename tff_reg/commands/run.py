@@ -7,18 +7,37 @@ from absl import flags
 
 from tff_reg import experiment
 from tff_reg.commands import command_line
+from tff_reg.data import partition_report
 from tff_reg.experiment.config import identity
-from tff_reg.experiment.report import comparison
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.report import comparison, evidence, protocol
 from tff_reg.experiment.rounds import description, runs
-from tff_reg.settings import KEY, tagged
+from tff_reg.settings import KEY, Setting, tagged
+from tff_reg.tasks import studies
 
 _USAGE = """\
 bin/run --process=NAME[+NAME...] [flags]
+bin/run --advise [flags]
 
 Trains a model by federated learning and writes metrics, plot, weights and checkpoints
 to a directory. The same command again resumes. Settings that are not given come from
 the method's paper or code, the task, or the brackets below, in this order.
 """
+_ADVISE = Setting(
+    "advise",
+    bool,
+    False,
+    "trains nothing: says which families of methods gained on FedAvg where clients"
+    " differed most nearly as in this split",
+)
+
+
+def _advice(requested):
+    """Returns lines on the measured condition nearest to that of a run's settings."""
+    asked = protocol.asked(experiment.RunConfig.of(requested)).resolved()
+    report = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
+    rows = studies.published("", "map.csv")
+    return evidence.advice(evidence.Condition.of(report, asked), rows)
 
 
 @command_line.command
@@ -27,10 +46,15 @@ def main(argv, stop):
     given = flags.FlagValues()
     key, words = tagged(experiment.RunConfig, KEY), command_line.words_of(argv)
     command_line.define_flags(given, key=key, words=words)
+    command_line.define_flags(given, [_ADVISE], key=[_ADVISE.name])
     command_line.parse(argv, given, _USAGE)
     verbose = command_line.be_quiet(given)
     try:
-        asked = experiment.RunConfig.of(command_line.requested(given))
+        requested = command_line.requested(given)
+        if given.advise:
+            print(*_advice({"process": "fedavg", **requested}), sep="\n")
+            return
+        asked = experiment.RunConfig.of(requested)
         checked = runs.CheckedRun(asked)
         where = checked.config.output_dir
         summary = checked.refresh_summary()

@@ -31,7 +31,8 @@ PROCESSES = Setting(
     "processes",
     str,
     (),
-    "methods, or combinations of methods such as fedprox+man; all for every method",
+    "methods, or combinations of methods such as fedprox+man; all for every"
+    " method, and all,-moon for all but MOON",
     is_tuple=True,
 )
 
@@ -371,9 +372,11 @@ def of_process(
 
 
 def process_names(processes: Sequence[str]) -> list[str]:
-    """Returns the canonical names of processes; `all` alone stands for every method."""
-    if tuple(processes) == (ALL,):
-        return list(catalogue.names())
+    """Returns the canonical names of processes; `all, -moon` are all but MOON."""
+    if ALL in processes and all(n == ALL or n.startswith("-") for n in processes):
+        out = [n.removeprefix("-") for n in processes if n != ALL]
+        left_out = {*map(resolution.process_name, out)}
+        return [name for name in catalogue.names() if name not in left_out]
     if not processes:
         raise SettingError(PROCESSES.name, None, "give at least one.")
     names: dict[frozenset, str] = {}

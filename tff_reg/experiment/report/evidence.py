@@ -1,0 +1,168 @@
+"""What the studies of this package say of families of methods, by condition.
+
+`map.csv` in `tff_reg.tasks.studies` has a row for each condition and family: how the
+clients' data differ, how many take part, for how many epochs, and the mean difference
+of the family's methods to FedAvg, seed by seed. `bin/docs --readme` makes it from the
+studies' values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tff_reg import tables
+from tff_reg.data import sampling
+from tff_reg.experiment.report import claims, differences
+from tff_reg.lazy import np
+
+GAINS, LOSES, OPEN = "gains", "loses", "not shown"
+# Two conditions are as far apart by this label distance, coefficient of variation of
+# the sizes, and factor of participation or of epochs.
+_LABELS, _SIZES, _FACTOR = 0.25, 0.5, 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """Under what clients train.
+
+    Attributes:
+      label_distance: Mean total variation distance of a client's labels to all
+        clients', 0 to 1.
+      size_variation: Coefficient of variation of the clients' numbers of examples.
+      participation: Share of the clients that take part in a round.
+      local_epochs: Epochs over a client's data in a round.
+    """
+
+    label_distance: float
+    size_variation: float
+    participation: float
+    local_epochs: float
+
+    @classmethod
+    def of(cls, report: Any, config: Any) -> Condition:
+        """Returns that of a run: a `PartitionReport`, and the run's settings."""
+        count = len(report.client_ids)
+        cohort = sampling.mean_size(
+            config.client_sampling, config.clients_per_round, count
+        )
+        epochs = config.local_epochs
+        if config.local_steps is not None:
+            epochs = config.local_steps * config.batch_size / report.sizes.mean()
+        return cls(
+            float(np.nanmean(report.label_distances)),
+            report.size_spread[0],
+            cohort / count,
+            float(epochs),
+        )
+
+    @classmethod
+    def read(cls, row: Mapping[str, str]) -> Condition:
+        """Returns that of a row of the map."""
+        return cls(*(float(row[each.name]) for each in dataclasses.fields(cls)))
+
+    def distance(self, other: Condition) -> float:
+        """Returns how far apart two are: 1 is as far as one scale of the module."""
+        factors = (
+            math.log(self.participation / other.participation, _FACTOR),
+            math.log(self.local_epochs / other.local_epochs, _FACTOR),
+        )
+        return math.hypot(
+            (self.label_distance - other.label_distance) / _LABELS,
+            (self.size_variation - other.size_variation) / _SIZES,
+            *factors,
+        )
+
+    @property
+    def text(self) -> str:
+        """The numbers in words."""
+        return (
+            f"label distance {self.label_distance:.2f}, sizes vary by"
+            f" {self.size_variation:.2f}, {self.participation:.0%} of the clients a"
+            f" round, {self.local_epochs:g} local epochs"
+        )
+
+
+def families(
+    values: Iterable[Mapping[str, str]],
+    roles: Mapping[str, Sequence[str]],
+    quantity: str,
+    than: str = "fedavg",
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Returns what a study's values say of families, by (setting, family).
+
+    Args:
+      values: Rows of a `values.csv`.
+      roles: Methods by family. Those with a value in each seed of `than` count.
+      quantity: The column that is compared.
+      than: The method that others are compared with.
+
+    Returns:
+      The columns of `differences.COLUMNS`, of which p is not adjusted, and `methods`,
+      the number of a family's methods.
+    """
+    by: dict[str, dict[str, dict[int, float]]] = {}
+    for row in values:
+        if row[quantity]:
+            known = by.setdefault(row["setting"], {}).setdefault(row["method"], {})
+            known[int(row["seed"])] = float(row[quantity])
+    found = {}
+    for setting, methods in by.items():
+        base = methods.get(than, {})
+        for role, names in roles.items():
+            own = [methods[n] for n in names if n != than and n in methods]
+            own = [each for each in own if base.keys() <= each.keys()]
+            if own and base:
+                mean = {s: statistics.fmean(each[s] for each in own) for s in base}
+                one = differences.to_baseline({role: mean, than: base}, than)[role]
+                found[setting, role] = {**one, "methods": len(own)}
+    return found
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """Returns whether a row of the map is a gain, a loss, or neither."""
+    if not row["p_holm"] or float(row["p_holm"]) > claims.LEVEL:
+        return OPEN
+    return GAINS if float(row["mean"]) > 0 else LOSES
+
+
+def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Returns lines on what a map says of the condition that is nearest.
+
+    `rows` are those of the map.
+    """
+    nearest = min(rows, key=lambda row: condition.distance(Condition.read(row)))
+    place = nearest["study"], nearest["setting"]
+    own = [row for row in rows if (row["study"], row["setting"]) == place]
+    own.sort(key=lambda row: -float(row["mean"]))
+    far = condition.distance(there := Condition.read(nearest))
+    cells = {
+        "family": [row["role"] for row in own],
+        "methods": [row["methods"] for row in own],
+        "difference to fedavg (points)": [_points(row) for row in own],
+        "p (Holm)": [f"{float(row['p_holm'] or math.nan):.2g}" for row in own],
+        "": [verdict(row) for row in own],
+    }
+    ahead = nearest["ahead"] or "no method"
+    lines = [
+        f"Your clients: {condition.text}.",
+        f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
+        *["It is far from yours: take what follows as a guess."] * (far > 2),
+        "",
+        *tables.to_markdown(cells),
+        "",
+        f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
+        f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
+        " and few rounds, strengths by default. Compare on your own data:"
+        f" bin/compare --processes=fedavg,{','.join(ahead.split(', ')[:3])} --seeds=6",
+    ]
+    return lines if nearest["ahead"] else lines[:-1]
+
+
+def _points(row: Mapping[str, str]) -> str:
+    ends = [f"{100 * float(row[end]):+.1f}" for end in ("low", "high") if row[end]]
+    within = f" [{', '.join(ends)}]" if ends else ""
+    return f"{100 * float(row['mean']):+.1f}{within}"
