@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from absl import flags
 
-from docs import verdicts
+from docs import evidence, verdicts
 from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.lazy import sphinx_build
@@ -35,13 +35,18 @@ bin/docs --links
   Asks all addresses that the site names whether they are there.
 
 bin/docs --readme
-  Writes the README's table of methods, which follows from their files, and the verdicts
-  and lists of the pages on results, which follow from docs/figures.
+  Writes the README's table of methods, which follows from their files, and the map and
+  the verdicts, tables and lists of the pages on results, which follow from the
+  published studies and docs/figures.
+
+bin/docs --publish=runs/studies/NAME
+  Takes over the numbers of a finished study of this package, for --readme.
 """
 _SETTINGS = (
     Setting("output_dir", str, str(SOURCES / "site"), "where to build the site"),
     Setting("links", bool, False, "only the addresses"),
     Setting("readme", bool, False, "only tables and verdicts"),
+    Setting("publish", str, None, "a study's directory", placeholder="DIR"),
 )
 
 
@@ -86,7 +91,14 @@ def main(argv, stop):
     given = flags.FlagValues()
     command_line.define_flags(given, _SETTINGS)
     command_line.parse(argv, given, _USAGE)
+    if given.publish:
+        try:
+            evidence.publish(given.publish)
+        except ValueError as error:
+            command_line.fail(error, command=_COMMAND)
+        return
     if given.readme:
+        evidence.write_map()
         for page in WRITTEN:
             files.write_text(page, with_blocks(page.read_text("utf-8")))
         return

@@ -12,7 +12,7 @@ import multiprocessing
 import pathlib
 import re
 
-from docs import reference
+from docs import evidence, reference, verdicts
 from tff_reg import curves, files, settings, tasks
 from tff_reg.experiment.config import run_config
 from tff_reg.methods import (
@@ -197,20 +197,12 @@ def _rows_of(file):
 
 
 def _accuracies(name):
-    """The accuracies of a method beside FedAvg's, where a table has them."""
-    columns = {
-        "digits, Dir(0.1)": ("which-by-skew.csv", "Dir(0.1) last five"),
-        "digits, two classes per client": ("which-by-skew.csv", "2 classes"),
-        "CIFAR-10 in small, Dir(0.3), moving average": ("cifar10-lenet.csv", "EMA (%)"),
-    }
-    found = []
-    for place, (file, column) in columns.items():
-        value, reference = (
-            _rows_of(file).get(each, {}).get(column, "") for each in (name, "fedavg")
-        )
-        if value and name != "fedavg":
-            found.append(f"{place}: {value} % (FedAvg {reference})")
-    return "; ".join(found)
+    """What the studies found of a method, by condition."""
+    return "; ".join(
+        f"{condition}: {verdicts.gain(rows[name])}"
+        for condition, rows in evidence.all_tested().items()
+        if name in rows
+    )
 
 
 def _card_of(name):
@@ -220,7 +212,7 @@ def _card_of(name):
 
 
 def _cost(name):
-    value = _rows_of("which-by-skew.csv").get(name, {}).get("cost")
+    value = _rows_of("step-costs.csv").get(name, {}).get("cost")
     if _card_of(name).role == cards.SERVER and not value:
         return "FedAvg's"
     return f"{value} of FedAvg's ({{ref}}`step-costs`)" if value else ""

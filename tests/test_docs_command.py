@@ -8,11 +8,13 @@ import subprocess
 import pytest
 
 from bin import docs
-from docs import from_code, reference, verdicts
-from tests import commands
-from tff_reg import settings
+from docs import evidence, from_code, reference, verdicts
+from tests import commands, ledger
+from tff_reg import settings, tables
 from tff_reg.experiment.config import run_config
+from tff_reg.experiment.report import claims
 from tff_reg.methods import cards, catalogue, overview
+from tff_reg.tasks import studies
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -159,31 +161,131 @@ def test_tables_verdicts_and_lists_are_those_of_their_files(monkeypatch, tmp_pat
     assert [page.read_text("utf-8") for page in pages] == texts
 
 
-def test_a_verdict_is_that_of_the_table(monkeypatch, tmp_path):
-    lines = ["method,seeds,accuracy,top eigenvalue", "fedavg,3,50.0 ± 1.0,10.0"]
-    lines += ["a,3,52.0 ± 1.0,9.0", "b,3,51.0 ± 1.0,11.0", "c,3,47.0 ± 1.0,9.5"]
-    (tmp_path / "t.csv").write_text("\n".join([*lines, "d,1,50.1,10.0", ""]))
-    monkeypatch.setattr(verdicts, "_FIGURES", tmp_path)
-
-    def verdict(methods, column="accuracy"):
-        return verdicts._versus("t", methods, column).verdict()
-
-    # Twice the standard error of a difference is 2 (1 / 3 + 1 / 3)^(1/2) = 1.63.
-    assert [verdict(each) for each in "abc"] == ["**holds**", "unclear", "**fails**"]
-    assert verdict("a b") == "**holds** (1 of 2 ahead, 0 behind)"
-    assert verdict("a c") == "mixed (1 of 2 ahead, 1 behind)"
-    assert verdict("d") == "unclear (one seed)"  # The other one has a spread.
-    assert verdict("a", "top eigenvalue") == "**holds**"  # Smaller is flatter.
-    monkeypatch.setitem(verdicts._NOISE, "t", 2.5)
-    assert verdict("a") == "unclear"
+def rows_of(**verdicts_by_method):
+    means = {claims.HOLDS: "0.05", claims.OPPOSITE: "-0.02", claims.OPEN: "0.01"}
+    return [
+        {
+            "method": name,
+            "than": "fedavg",
+            "where": "",
+            "mean": means[verdict],
+            "low": "",
+            "high": "",
+            "p_holm": "0.04",
+            "verdict": verdict,
+        }
+        for name, verdict in verdicts_by_method.items()
+    ]
 
 
-def test_what_to_avoid_is_what_the_table_has_far_behind():
-    text, rows = verdicts.choice(), verdicts._table("which-by-skew")
-    far = text.partition("with two classes per client also")[2].partition("behind")[0]
-    both = text.partition("Under both avoid")[2].partition("behind")[0]
-    for name, row in rows.items():
-        behind = 89.4 - float(row["2 classes"].partition(" ")[0])
-        assert (f"`{name}`" in far + both) == (behind >= 10), name
-    assert "`fedlc`" in far
-    assert text.startswith(f"The table has {len(rows)} of the {len(overview.ours())} ")
+def test_a_verdict_is_that_of_the_tests():
+    rows = rows_of(a=claims.HOLDS, b=claims.OPEN, c=claims.OPPOSITE)
+    a, b, c = rows
+    assert [verdicts.verdict([each]) for each in rows] == [
+        "**holds**",
+        "not shown",
+        "**the opposite holds**",
+    ]
+    assert verdicts.verdict([a, b]) == "**holds** (1 of 2 ahead, 0 behind)"
+    assert verdicts.verdict([a, c]) == "mixed (1 of 2 ahead, 1 behind)"
+    assert verdicts.verdict([b, c]) == "**the opposite holds** (0 of 2 ahead, 1 behind)"
+    assert verdicts.gain(a) == "+5.0 points to FedAvg (shown)"
+    assert verdicts.gain(b) == "+1.0 points to FedAvg (not shown)"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A folder of published studies, which has none."""
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path / "results")
+
+    def read(name, file):
+        path = tmp_path / "results" / name / file
+        return tables.from_csv(path.read_text()) if path.exists() else []
+
+    monkeypatch.setattr(studies, "published", read)
+    return tmp_path / "results"
+
+
+def finished_study(where, name):
+    """Writes what bin/study leaves of a study of the package; returns its rows."""
+    tested = rows_of(scaffold=claims.HOLDS, moon=claims.OPPOSITE, man=claims.OPEN)
+    values = [
+        {
+            "setting": "",
+            "method": method,
+            "seed": seed,
+            **dict.fromkeys(("last_five", "score", "ema"), 0.8 + gain + seed / 100),
+            "clients_worst_tenth": 0.5,
+            "code": "a1",
+        }
+        for method, gain in (
+            ("fedavg", 0),
+            ("scaffold", 0.05),
+            ("moon", -0.02),
+            ("man", 0.01),
+        )
+        for seed in range(2)
+    ]
+    where.mkdir(parents=True)
+    (where / "study.toml").write_text(studies.read(name).text)
+    (where / "values.csv").write_text(tables.to_csv(values))
+    (where / "claims.csv").write_text(tables.to_csv(tested))
+
+
+def test_lists_tables_and_map_are_those_of_the_published_studies(
+    tmp_path, results, monkeypatch
+):
+    name = "digits_two_classes"
+    finished_study(tmp_path / name, name)
+    assert verdicts.choice() == "" and evidence.study_tables() == ""
+    done = commands.call(docs.main, f"--publish={tmp_path / name}")
+    assert done.returncode == 0, done.stderr
+    assert verdicts.choice() == (
+        "- **2 classes** (3 methods): ahead of `fedavg`: `scaffold`; behind: `moon`."
+    )
+    assert "| FedLC and FedRS are ahead of FedAvg | their papers | not run |" in (
+        verdicts.claims()
+    )
+    said = evidence.study_tables()
+    assert "made by the code a1." in said and "run it again" not in said
+    assert "| `scaffold` | 85.5 | 85.5 | 85.5 | 50.0 | **+5.0** | 0.04 |" in said
+    rows = {row["role"]: row for row in evidence.rows_of_map()}
+    assert rows["Drift corrections"]["mean"] == pytest.approx(0.05)
+    assert rows["Drift corrections"]["ahead"] == "scaffold"
+    assert rows["Drift corrections"]["label_distance"] == 0.8
+    # A change of a method's numbers is said until the study is run again.
+    now = ledger.read()
+    first = ledger.LOSSES[0]
+    now["moon"][first] = str(1.01 * float(now["moon"][first]))
+    monkeypatch.setattr(ledger, "read", lambda: now)
+    assert "the code of `moon` changed: run it again" in evidence.study_tables()
+
+
+def test_a_study_that_is_another_is_not_published(tmp_path, results):
+    name = "digits_two_classes"
+    where = tmp_path / name
+    assert "No such file" in commands.refusal(
+        commands.call(docs.main, f"--publish={where}")
+    )
+    finished_study(where, name)
+    (where / "study.toml").write_text("another")
+    said = commands.refusal(commands.call(docs.main, f"--publish={where}"))
+    assert "study.toml is not tasks/studies/digits_two_classes.toml" in said
+    assert not results.exists()
+
+
+def test_ranks_that_agree_have_a_tau_of_one(results, tmp_path, monkeypatch):
+    column = {"fedavg": 1.0, "scaffold": 4.0, "moon": 0.5, "man": 2.0, "fedsam": 1.5}
+    other = {name: -value for name, value in column.items()}
+    folder = results / "digits_two_classes"
+    folder.mkdir(parents=True)
+    rows = [
+        {"setting": "", "method": name, "seed": 0, "last_five": value}
+        for name, value in column.items()
+    ]
+    (folder / "values.csv").write_text(tables.to_csv(rows))
+    known = {"same": {"a": column}, "both": {"a": column, "b": other}}
+    monkeypatch.setattr(evidence, "_published_cells", lambda: known)
+    same, both = evidence.transfer_rows()
+    assert same["tau"] == same["high"] == 1 and both["tau"] == both["low"] == 0
+    assert same["methods"] == 5 and both["columns"] == 2

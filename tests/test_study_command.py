@@ -125,7 +125,7 @@ def test_a_claim_holds_or_its_opposite_does(written, monkeypatch):
 
 
 def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
-    listed = call().stdout
+    listed = call("--list").stdout
     for name in studies.names():
         found = studies.read(name)
         assert f"{name}  " in listed and found.question in listed

@@ -93,7 +93,8 @@ def read(name: str) -> Study:
     path: Any = pathlib.Path(name)
     if not name.endswith(_SUFFIX):
         if name not in names():
-            why = f"there is no such study{near_names(name, names())}; bin/study lists."
+            near = near_names(name, names())
+            why = f"there is no such study{near}; bin/study --list has all."
             raise SettingError("study", name, why)
         path = importlib.resources.files(__package__ or "") / f"{name}{_SUFFIX}"
     try:

@@ -19,14 +19,14 @@ from tff_reg.tasks import studies
 
 _COMMAND = "bin/study"
 _USAGE = """\
-bin/study
+bin/study --list
 bin/study NAME [--jobs=N] [--output_dir=DIR]
 bin/study FILE.toml [--jobs=N] [--output_dir=DIR]
 bin/study --new=FILE.toml
 
-Lists the studies of this package, or carries one out: a comparison whose claims were
-written down before it is run. The same command again resumes. In DIR, by default
-runs/studies/NAME, are the files of bin/compare, and
+Lists the studies of this package, and whether their numbers are published, or carries
+one out: a comparison whose claims were written down before it is run. The same command
+again resumes. In DIR, by default runs/studies/NAME, are the files of bin/compare, and
 
   study.toml   the study as it was when its first run began
   values.csv   the columns of each run, and the code that made it
@@ -40,8 +40,9 @@ _SETTINGS = (
         "dry_run", bool, False, "as of bin/compare: tries two rounds of each method"
     ),
     Setting("new", str, None, "writes a study to fill in", placeholder="FILE.toml"),
+    Setting("list", bool, False, "lists the studies of this package"),
 )
-_OF_COMPARISON = [each.name for each in _SETTINGS if each.name != "new"]
+_OF_COMPARISON = [each.name for each in _SETTINGS if each.name not in ("new", "list")]
 _FILES = ("study.toml", "values.csv", "claims.csv", "study.md")
 
 fail = functools.partial(command_line.fail, command=_COMMAND)
@@ -82,7 +83,14 @@ def _listing():
     """Returns the lines of a list of studies."""
     found = [studies.read(name) for name in studies.names()]
     width = max(len(each.name) for each in found)
-    return [f"{each.name:{width}}  {each.question}" for each in found]
+    return [
+        f"{each.name:{width}}  {_state(each.name)}  {each.question}" for each in found
+    ]
+
+
+def _state(name):
+    """Returns whether the package has a study's numbers."""
+    return "published" if studies.published(name, "values.csv") else "not run  "
 
 
 def _keep(asked, where):
@@ -106,7 +114,7 @@ def main(argv, stop):
             command_line.write_new(own.new, studies.template())
             print(f"{own.new}: fill it in, then bin/study {own.new}")
             return
-        if not names:
+        if own.list or not names:
             print(*_listing(), sep="\n")
             return
         if len(names) > 1:

@@ -20,8 +20,8 @@ from tff_reg.experiment.report import claims, differences
 from tff_reg.lazy import np
 
 GAINS, LOSES, OPEN = "gains", "loses", "not shown"
-# Two conditions are as far apart by this label distance, coefficient of variation of
-# the sizes, and factor of participation or of epochs.
+# Conditions are far apart if they differ by this label distance, by this coefficient of
+# variation of the sizes, or by this factor in participation or epochs.
 _LABELS, _SIZES, _FACTOR = 0.25, 0.5, 4.0
 
 
@@ -65,7 +65,7 @@ class Condition:
         return cls(*(float(row[each.name]) for each in dataclasses.fields(cls)))
 
     def distance(self, other: Condition) -> float:
-        """Returns how far apart two are: 1 is as far as one scale of the module."""
+        """Returns how far apart two are: 1 or more is far."""
         factors = (
             math.log(self.participation / other.participation, _FACTOR),
             math.log(self.local_epochs / other.local_epochs, _FACTOR),
@@ -142,7 +142,7 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
     cells = {
         "family": [row["role"] for row in own],
         "methods": [row["methods"] for row in own],
-        "difference to fedavg (points)": [_points(row) for row in own],
+        "difference to fedavg (points)": [points(row) for row in own],
         "p (Holm)": [f"{float(row['p_holm'] or math.nan):.2g}" for row in own],
         "": [verdict(row) for row in own],
     }
@@ -150,19 +150,22 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
     lines = [
         f"Your clients: {condition.text}.",
         f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
-        *["It is far from yours: take what follows as a guess."] * (far > 2),
+        *["It is far from yours: take what follows as a guess."] * (far >= 1),
         "",
         *tables.to_markdown(cells),
         "",
         f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
         " and few rounds, strengths by default. Compare on your own data:"
-        f" bin/compare --processes=fedavg,{','.join(ahead.split(', ')[:3])} --seeds=6",
+        f" bin/compare --processes=fedavg,{','.join(ahead.split(', ')[:3])} --seeds=6,"
+        " with the flags of this call.",
     ]
     return lines if nearest["ahead"] else lines[:-1]
 
 
-def _points(row: Mapping[str, str]) -> str:
+def points(row: Mapping[str, str]) -> str:
+    """Returns a difference in points, with its 95 % interval."""
     ends = [f"{100 * float(row[end]):+.1f}" for end in ("low", "high") if row[end]]
     within = f" [{', '.join(ends)}]" if ends else ""
-    return f"{100 * float(row['mean']):+.1f}{within}"
+    text = f"{100 * float(row['mean']):+.1f}{within}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,403 @@
+"""Tables, lists and the map of the pages on results, from the published studies.
+
+`bin/docs --publish=DIR` takes a finished study's files over into tasks/studies/results,
+with the ledger's rows of its methods; `bin/docs --readme` makes the rest from them.
+"""
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import re
+import statistics
+
+import scipy.stats as scipy_stats
+
+from docs import reference
+from tests import ledger
+from tff_reg import curves, files, tables
+from tff_reg.commands import compare
+from tff_reg.data import partition_report
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.report import claims, differences, evidence
+from tff_reg.experiment.rounds import runs
+from tff_reg.lazy import mpl_colors, np
+from tff_reg.methods import cards, overview
+from tff_reg.settings import SettingError, as_text
+from tff_reg.tasks import recipes, studies
+
+HERE = pathlib.Path(__file__).parent
+RESULTS = pathlib.Path(studies.__file__).parent / "results"
+MAP = RESULTS / "map.csv"
+PICTURE = HERE / "pictures" / "map.png"
+FILES = ("values.csv", "claims.csv")
+# The studies of which the map is made; of equal conditions the first one counts.
+_OF_MAP = (
+    "digits_two_classes",
+    "digits_dir01",
+    "digits_dir05",
+    "digits_sizes",
+    "digits_conditions",
+)
+_QUANTITY, _THAN = "last_five", "fedavg"
+# Seeds whose splits tell how the clients of a condition differ.
+_SPLITS = 5
+# Draws of a bootstrap.
+_DRAWS = 2000
+# Papers' tables of accuracies, and which number of a cell is the last accuracy.
+_PUBLISHED = {
+    "fedalign/table2": 0,
+    "fedalign/table4": 0,
+    "fedmlb/table1": 1,
+    "fedmlb/table2": 1,
+    "man/table1": 0,
+    "univarfl/table1": 0,
+    "asd/table2": 0,
+    "fl_simulator/table1": 0,
+}
+
+
+def published():
+    """The names of the studies whose values are in the package."""
+    return [name for name in studies.names() if studies.published(name, FILES[0])]
+
+
+def publish(where):
+    """Takes over a finished study's numbers, from the directory of `bin/study`.
+
+    Raises:
+      SettingError: If there is no finished study of this package, or it was written
+        anew since.
+    """
+    where = pathlib.Path(where)
+    try:
+        texts = {name: (where / name).read_text("utf-8") for name in FILES}
+        asked, name = (where / "study.toml").read_text("utf-8"), where.resolve().name
+    except OSError as error:
+        raise SettingError("publish", str(where), f"{error.strerror}.") from error
+    if asked != studies.read(name).text:
+        why = f"its study.toml is not tasks/studies/{name}.toml."
+        raise SettingError("publish", str(where), why)
+    methods = {row["method"] for row in tables.from_csv(texts["values.csv"])}
+    texts["ledger.csv"] = tables.to_csv(_of_ledger(methods))
+    files.make_directory(RESULTS / name, "publish")
+    for file, text in texts.items():
+        files.write_text(RESULTS / name / file, text)
+
+
+def _of_ledger(methods):
+    """The losses in the ledger of methods, or of those that are summed."""
+    names = sorted({part for method in methods for part in method.split("+")})
+    known = ledger.read()
+    columns = ("name", *ledger.LOSSES)
+    return [{column: known[name][column] for column in columns} for name in names]
+
+
+def changed(name):
+    """Says whose numbers in the ledger changed since a study was published."""
+    then, now = studies.published(name, "ledger.csv"), ledger.read()
+    names = [
+        f"`{row['name']}`"
+        for row in then
+        if row["name"] not in now
+        or ledger.changes(row, {column: now[row["name"]][column] for column in row})
+    ]
+    if not names:
+        return ""
+    return f" **Made before the code of {', '.join(names)} changed: run it again.**"
+
+
+def published_claims(name):
+    """The tests of a study; none if it is not published."""
+    return studies.published(name, "claims.csv")
+
+
+def all_tested():
+    """By condition the tests of a study against FedAvg by method, the best first."""
+    found = {}
+    for name in (each for each in _OF_MAP if each in published()):
+        rows = published_claims(name)
+        for setting, configs in _configs(name).items():
+            own = [r for r in rows if r["where"] == setting and r["mean"]]
+            own.sort(key=lambda row: -float(row["mean"]))
+            found.setdefault(title(configs[0]), {r["method"]: r for r in own})
+    return found
+
+
+@functools.cache
+def _configs(name):
+    """The resolved settings of FedAvg's first seeds in a study, by setting."""
+    asked = {"output_dir": "runs", **studies.read(name).flags}
+    chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
+    found = {}
+    for row, column, run in compare.planned(compare.read_flags(chosen)).trials:
+        if row == _THAN:
+            found.setdefault(column, []).append(run.config.resolved())
+    return {column: each[:_SPLITS] for column, each in found.items()}
+
+
+def title(config):
+    """What the condition of a run is called."""
+    alpha = f"{config.concentration:g}" if config.concentration else ""
+    skew = {
+        "shards": f"{config.classes_per_client} classes",
+        "dirichlet_balanced": f"Dir({alpha})",
+        "quantity": "sizes alone",
+        "iid": "iid",
+    }[config.partition]
+    parts = [skew]
+    if config.clients_per_round != 5:
+        parts.append(f"{config.clients_per_round} of {config.num_clients} a round")
+    if config.local_epochs != 5:
+        parts.append(f"{config.local_epochs:g} epoch{'s' * (config.local_epochs != 1)}")
+    return ", ".join(parts)
+
+
+def _condition(configs):
+    """The mean condition of splits of some seeds."""
+    found = []
+    for config in configs:
+        held = partition_report.of_task(
+            runs.build_task(config), config.part(TaskSettings)
+        )
+        found.append(dataclasses.astuple(evidence.Condition.of(held, config)))
+    means = map(statistics.fmean, zip(*found))
+    names = [field.name for field in dataclasses.fields(evidence.Condition)]
+    return {name: round(mean, 4) for name, mean in zip(names, means)}
+
+
+def rows_of_map():
+    """The rows of map.csv."""
+    rows = {}
+    for name in (each for each in _OF_MAP if each in published()):
+        values = studies.published(name, "values.csv")
+        tested = studies.published(name, "claims.csv")
+        found = evidence.families(values, overview.by_role(), _QUANTITY)
+        for setting, configs in _configs(name).items():
+            known = title(configs[0])
+            if known in rows:
+                continue
+            held = [
+                (float(row["mean"]), row["method"])
+                for row in tested
+                if row["where"] == setting and row["verdict"] == claims.HOLDS
+            ]
+            common = {
+                "study": name,
+                "setting": setting,
+                "title": known,
+                **_condition(configs),
+                "ahead": ", ".join(method for _, method in sorted(held)[::-1]),
+            }
+            rows[known] = [
+                {**common, "role": role, **found[place, role]}
+                for place, role in found
+                if place == setting
+            ]
+    every = [*itertools.chain(*rows.values())]
+    numbered = {str(number): row for number, row in enumerate(every)}
+    differences.adjusted(numbered)
+    return every
+
+
+def write_map():
+    """Writes map.csv and its picture."""
+    files.write_text(MAP, tables.to_csv(rows_of_map()))
+    draw_map(studies.published("", MAP.name), PICTURE)
+
+
+def draw_map(rows, path):
+    """Draws families by conditions, coloured by the difference to FedAvg."""
+    titles = [*dict.fromkeys(row["title"] for row in rows)]
+    roles = [r for r in cards.ROLES if any(row["role"] == r for row in rows)]
+    figure = curves.new_figure()
+    axes = figure.add_axes((0.27, 0.2, 0.7, 0.68))
+    colours = mpl_colors.LinearSegmentedColormap.from_list(
+        "gain", ["#b2182b", "#f7f7f7", "#2166ac"]
+    )
+    grid = np.full((len(roles), len(titles)), np.nan)
+    for row in rows:
+        place = roles.index(row["role"]), titles.index(row["title"])
+        points = 100 * float(row["mean"])
+        grid[place] = points
+        shown = evidence.verdict(row) != evidence.OPEN
+        axes.text(
+            place[1],
+            place[0],
+            f"{points:+.1f}".replace("-", "\N{MINUS SIGN}"),
+            ha="center",
+            va="center",
+            fontsize=12,
+            weight="bold" if shown else "normal",
+            color="white" if abs(points) > 9 else curves.INK if shown else "#767676",
+        )
+    axes.imshow(grid, cmap=colours, vmin=-12, vmax=12, aspect="auto")
+    labels = [each.replace(", ", "\n") for each in titles]
+    axes.set_xticks(range(len(titles)), labels, fontsize=9)
+    axes.set_yticks(range(len(roles)), roles, fontsize=10)
+    axes.tick_params(length=0)
+    axes.set_title(
+        "Which families gain on FedAvg (points of test accuracy, digits)", fontsize=12
+    )
+    figure.text(
+        0.27,
+        0.03,
+        "Mean of a family's methods minus FedAvg, last five of 20 rounds, paired by"
+        " seed.\nBold: shown (exact sign flips, Holm over all cells, 0.05). Grey: not"
+        " shown. Empty: not run.",
+        fontsize=9,
+    )
+    files.write_bytes(path, curves.as_png(figure))
+
+
+def _mean(values, method, setting, quantity):
+    known = [
+        float(row[quantity])
+        for row in values
+        if (row["method"], row["setting"]) == (method, setting) and row[quantity]
+    ]
+    return f"{100 * statistics.fmean(known):.1f}" if known else "-"
+
+
+def study_tables():
+    """The sections of the page of results, one for each published study."""
+    parts = []
+    for name in published():
+        asked = studies.read(name)
+        values = studies.published(name, "values.csv")
+        tested = studies.published(name, "claims.csv")
+        codes = sorted({row["code"] for row in values})
+        columns = ("last_five", "score", "ema", "clients_worst_tenth")
+        heads = ["method", *("last five", "last", "EMA", "worst tenth")]
+        one_base = len({row["than"] for row in tested}) == 1
+        heads += [f"difference to {_THAN}" if one_base else "difference", "p (Holm)"]
+        settings = [*dict.fromkeys(row["where"] for row in tested)]
+        shown = ["setting"] if len(settings) > 1 else []
+        lines = []
+        for setting in settings:
+            here = [row for row in tested if row["where"] == setting]
+            here.sort(key=lambda row: -float(row["mean"] or "-inf"))
+            bases = dict.fromkeys(row["than"] for row in here)
+            own = {row["method"]: row for row in here}
+            names = [*(b for b in bases if b not in own), *own]
+            place = _called(name, setting)
+            for method in names:
+                row = own.get(method)
+                difference = evidence.points(row) if row and row["mean"] else "-"
+                if row and not one_base:
+                    difference += f" ({row['than']})"
+                is_shown = row and row["verdict"] not in (claims.OPEN, "not measured")
+                p = f"{float(row['p_holm']):.2g}" if row and row["p_holm"] else "-"
+                cells = [_mean(values, method, setting, c) for c in columns]
+                mark = f"**{difference}**" if is_shown else difference
+                lines.append(
+                    [*([place] if shown else []), f"`{method}`", *cells, mark, p]
+                )
+        parts += [
+            f"### `bin/study {name}`",
+            "",
+            asked.question,
+            "",
+            f"Written down on {asked.written}; made by the code {', '.join(codes)}."
+            f" Accuracy in percent, mean over {_seeds(values)} seeds; the difference is"
+            " of the last five rounds, in points, with its 95 % interval; in bold what"
+            f" exact sign flips show, adjusted by Holm over {len(tested)} tests."
+            f"{changed(name)}",
+            "",
+            reference.table([*shown, *heads], lines),
+            "",
+        ]
+    return "\n".join(parts).rstrip()
+
+
+def _seeds(values):
+    return len({row["seed"] for row in values})
+
+
+def _called(name, setting):
+    return title(_configs(name)[setting][0]) if setting in _configs(name) else setting
+
+
+def _published_cells():
+    """Published accuracies by table, column and process."""
+    found = {}
+    for recipe in recipes.recipes():
+        table = recipe.name.rpartition("/")[0]
+        numbers = re.findall(r"\d+\.\d+", recipe.published)
+        if table in _PUBLISHED and numbers and recipe.column != "Time / round":
+            process = recipe.settings["process"]
+            column = found.setdefault(table, {}).setdefault(recipe.column, {})
+            # A process that a table has several times counts with its best row.
+            value = float(numbers[min(_PUBLISHED[table], len(numbers) - 1)])
+            column[process] = max(value, column.get(process, value))
+    return found
+
+
+def _tau(ours, columns, names):
+    """The mean over columns of Kendall's tau-b with our values."""
+    own = [ours[name] for name in names]
+    return statistics.fmean(
+        scipy_stats.kendalltau(own, [column[name] for name in names]).statistic
+        for column in columns
+    )
+
+
+def transfer_rows():
+    """Kendall's tau of ranks here and published, with intervals of a bootstrap.
+
+    Drawn anew are the methods; draws without two different methods are left out.
+    """
+    rows = []
+    for place in ("digits_two_classes", "digits_dir01"):
+        values = [v for v in studies.published(place, "values.csv") if v[_QUANTITY]]
+        by = {}
+        for row in values:
+            by.setdefault(row["method"], []).append(float(row[_QUANTITY]))
+        ours = {name: statistics.fmean(each) for name, each in by.items()}
+        for table, columns in _published_cells().items():
+            names = [*ours.keys() & set.intersection(*map(set, columns.values()))]
+            names.sort()
+            if len(names) < 5:
+                continue
+            random = np.random.default_rng(0)
+            draws = (random.choice(names, len(names)) for _ in range(_DRAWS))
+            taus = [_tau(ours, columns.values(), each) for each in draws]
+            low, high = np.nanquantile(taus, [0.025, 0.975])
+            rows.append(
+                {
+                    "study": place,
+                    "table": table,
+                    "methods": len(names),
+                    "columns": len(columns),
+                    "tau": _tau(ours, columns.values(), names),
+                    "low": low,
+                    "high": high,
+                }
+            )
+    return rows
+
+
+def transfer():
+    """The table of how well ranks here agree with published ones."""
+
+    def number(value):
+        return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+    rows = [
+        [
+            f"`{row['study']}`",
+            row["table"],
+            f"{row['methods']}",
+            number(row["tau"]),
+            f"{number(row['low'])} to {number(row['high'])}",
+        ]
+        for row in transfer_rows()
+    ]
+    heads = [
+        "study here",
+        "published table",
+        "methods",
+        "Kendall's tau",
+        "95 % interval",
+    ]
+    return reference.table(heads, rows)

@@ -1,0 +1,116 @@
+"""What studies say of families of methods, and what is advised for a split."""
+
+import types
+
+import numpy as np
+import pytest
+
+from tff_reg.data import partition_report
+from tff_reg.experiment.report import evidence
+
+ROLES = {"drift": ["scaffold", "feddyn"], "server": ["fedacg", "fedavgm"]}
+
+
+def values_of(**by_method):
+    return [
+        {"setting": "", "method": name, "seed": str(seed), "last_five": str(value)}
+        for name, values in by_method.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_a_family_is_the_mean_of_its_methods_seed_by_seed():
+    base = np.array([0.5, 0.6, 0.4, 0.5, 0.55])
+    one, two = base + [0.1, 0.2, 0.1, 0.3, 0.2], base + [0.0, 0.1, 0.1, 0.1, 0.0]
+    rows = values_of(fedavg=base, scaffold=one, feddyn=two, fedacg=(base - 0.1)[:4])
+    found = evidence.families(rows, ROLES, "last_five")
+    # A method without all seeds is left out, and with it its family.
+    assert [*found] == [("", "drift")]
+    row = found["", "drift"]
+    assert row["methods"] == 2 and row["seeds"] == 5
+    assert row["mean"] == pytest.approx(((one + two) / 2 - base).mean())
+    assert row["p"] == 2 / 2**5
+
+
+def condition(**changed):
+    known = dict(label_distance=0.8, size_variation=0.0, participation=0.25)
+    return {**known, "local_epochs": 5.0, **changed}
+
+
+ROWS = [
+    {
+        "study": name,
+        "setting": "",
+        "title": name,
+        "ahead": ahead,
+        "role": role,
+        "methods": "2",
+        "seeds": "11",
+        "mean": mean,
+        "low": low,
+        "high": "0.2",
+        "p_holm": p,
+        **{key: str(value) for key, value in condition(**of).items()},
+    }
+    for name, ahead, of in (
+        ("strong", "fedacg, scaffold", {}),
+        ("mild", "", {"label_distance": 0.3}),
+        ("one epoch", "", {"local_epochs": 1.0}),
+    )
+    for role, mean, low, p in (
+        ("drift", "0.05", "0.01", "0.02"),
+        ("loss", "-0.01", "-0.05", "0.4"),
+        ("server", "0.07", "", "0.04"),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "of, name",
+    [
+        ({}, "strong"),
+        ({"label_distance": 0.5}, "mild"),
+        ({"local_epochs": 2.0}, "one epoch"),
+        ({"participation": 1.0}, "strong"),
+    ],
+)
+def test_advice_is_that_of_the_nearest_condition(of, name):
+    own = evidence.Condition(**condition(**of))
+    said = "\n".join(evidence.advice(own, ROWS))
+    assert f"The nearest condition that was measured: {name} (" in said
+    assert ("It is far from yours" in said) == (of.get("participation") == 1.0)
+    server, drift, loss = (
+        next(line for line in said.splitlines() if line.startswith(f"| {role}"))
+        for role in ("server", "drift", "loss")
+    )
+    assert said.index(server) < said.index(drift) < said.index(loss)
+    assert "+7.0 [+20.0]" in server and "+5.0 [+1.0, +20.0]" in drift
+    assert "gains" in drift and "not shown" in loss and "−1.0 [−5.0, +20.0]" in loss
+    has_some = name == "strong"
+    assert ("--processes=fedavg,fedacg,scaffold --seeds=6" in said) == has_some
+    assert ("one by one, the largest gain first: no method." in said) != has_some
+
+
+def test_a_loss_is_shown_as_one():
+    row = {"p_holm": "0.05", "mean": "-0.1"}
+    assert evidence.verdict(row) == evidence.LOSES
+    assert evidence.verdict({**row, "p_holm": "0.051"}) == evidence.OPEN
+    assert evidence.verdict({**row, "p_holm": ""}) == evidence.OPEN
+
+
+def test_a_condition_is_that_of_the_split():
+    labels = np.array([0] * 6 + [1] * 2)
+    parts, names = [np.arange(6), np.arange(6, 8)], ["a", "b"]
+    held = partition_report.report(labels, parts, class_names=names, client_ids=names)
+    config = types.SimpleNamespace(
+        client_sampling="fixed",
+        clients_per_round=1,
+        local_epochs=5,
+        local_steps=None,
+        batch_size=2,
+    )
+    found = evidence.Condition.of(held, config)
+    # Of the labels 3/4 are 0: the clients differ from that by 1/4 and 3/4.
+    assert found == evidence.Condition(0.5, 0.5, 0.5, 5.0)
+    config.local_steps = 4  # Of 2 examples, of a mean of 4.
+    assert evidence.Condition.of(held, config).local_epochs == 2.0
