@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -311,3 +312,39 @@ def test_the_run_ends_with_whoever_started_it(number, status):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize("took, written", [(0.5, "1 2 3 4 5 6"), (3.0, "1 2-3-4-5")])
+def test_tables_that_take_long_are_written_a_tenth_of_the_time(
+    took, written, monkeypatch, tmp_path
+):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    study, made = series.Study(), []
+    runs = [types.SimpleNamespace(is_finished=False, directory=n) for n in range(6)]
+    study._by_content = dict(enumerate(runs))
+    study.trials = [("a", str(number), run) for number, run in enumerate(runs, 1)]
+
+    class Sheet(series.Sheet):
+        def contents(self, study, columns, is_last, **of_files):
+            clock[0] += took
+            made.append("all" if is_last else "-".join(sorted(columns)))
+            return []
+
+        def quantities_of(self, row, column):
+            return ()
+
+    class Batch:
+        def run(self, runs, on_finished):
+            for run in runs:
+                clock[0] += 7.0
+                run.is_finished = True
+                on_finished(run)
+
+        leave_out = analyse = lambda self, what: None
+
+    study.sheet = Sheet()
+    study.carry_out(Batch(), tmp_path)
+    first, *rest, last = made
+    assert last == "all" and first == "1-2-3-4-5-6"
+    assert " ".join(rest) == written

@@ -263,12 +263,13 @@ class Study:
                 write(*ended)
                 ended.clear()
                 # The tables of hundreds of runs take seconds: a tenth of the time.
-                due = time.monotonic() + 9 * (time.monotonic() - began)
+                took = time.monotonic() - began
+                due = began + (10 * took if took > 1 else 0)
 
         def write(*runs: Any, is_last: bool = False) -> None:
             """Writes what shows some runs, or all of them."""
-            shown = {*map(id, runs or self.runs)}
-            columns = {c for _, c, own in self.trials if id(own) in shown}
+            shown = {*map(id, runs)}
+            columns = {c for _, c, own in self.trials if not runs or id(own) in shown}
             parts = self.sheet.contents(self, columns, is_last, **of_files)
             made: dict[str, list[str]] = {}
             for folder, names, make in parts if where else ():
