@@ -122,6 +122,7 @@ def train(
     start: Weights,
     change: Callable[..., Weights] | None = None,
     *,
+    gradient_of: Callable[..., Weights] = gradient,
     momenta: list[np.ndarray] | None = None,
     rate: float | None = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -132,6 +133,7 @@ def train(
       client: The client's number.
       start: The received weights.
       change: Function of (weights, gradient) that gives the gradient to step with.
+      gradient_of: Function of (weights, x, y).
       momenta: Momenta to go on with, in place; None begins anew.
       rate: Learning rate of the first epoch; None for the problem's.
 
@@ -144,7 +146,7 @@ def train(
     rate = problem.learning_rate if rate is None else rate
     for _ in range(problem.epochs):
         for x, y in problem.batches(client):
-            found = gradient(weights, x, y)
+            found = gradient_of(weights, x, y)
             found = change(weights, found) if change else found
             for index, g in enumerate(found):
                 total[index] += g
@@ -207,6 +209,34 @@ def fedprox(problem: Problem, *, mu: float, sign: float = 1.0) -> Iterator[Weigh
     return fedavg(problem, local=local)
 
 
+def fedsam(
+    problem: Problem, *, rho: float, keeps_gradient: bool = False
+) -> Iterator[Weights]:
+    """Foret et al. 2021, Eq. 2: the gradient at w + rho g / ||g||.
+
+    Args:
+      problem: The problem.
+      rho: The radius.
+      keeps_gradient: Departure: g has the gradient of the client's last step added.
+    """
+    last = [[np.zeros(w.shape) for w in problem.weights] for _ in problem.labels]
+
+    def local(client, start):
+        del start
+
+        def ascended(weights, x, y):
+            found = gradient(weights, x, y)
+            if keeps_gradient:
+                found = _plus(found, last[client])
+            norm = np.sqrt(sum(np.sum(g**2) for g in found))
+            last[client] = gradient(_plus(weights, found, rho / norm), x, y)
+            return last[client]
+
+        return {"gradient_of": ascended}
+
+    return fedavg(problem, local=local)
+
+
 # --- methods: another server ---------------------------------------------------------
 
 
@@ -241,8 +271,10 @@ def adaptive(
     beta1: float,
     beta2: float,
     tau: float,
+    initial_m: float = 0.0,
     initial_v: float | None = None,
     corrects_from: int | None = None,
+    corrects_v: bool = False,
     update_factor: float = 1.0,
     added_in_root: float | None = None,
 ) -> Iterator[Weights]:
@@ -255,9 +287,11 @@ def adaptive(
       beta1: Of m.
       beta2: Of v.
       tau: Is added to the root of v.
+      initial_m: Departure: m begins as this.
       initial_v: Departure: v begins as this.
       corrects_from: Departure: Kingma and Ba's bias correction, with this as t in the
-        first round.
+        first round, as one factor on the learning rate.
+      corrects_v: Departure: that correction is made to m and to v.
       update_factor: Departure: the mean update is multiplied by this first.
       added_in_root: Departure: is added to v in the root; nothing to the root.
     """
@@ -266,7 +300,7 @@ def adaptive(
     def server(before, mean, models):
         del models
         start = tau**2 if initial_v is None else initial_v
-        m = state.get("m", [np.zeros_like(w) for w in mean])
+        m = state.get("m", [np.full_like(w, initial_m) for w in mean])
         v = state.get("v", [np.full_like(w, start) for w in mean])
         delta = [update_factor * d for d in _plus(mean, before, -1.0)]
         m = [beta1 * a + (1 - beta1) * d for a, d in zip(m, delta)]
@@ -277,15 +311,18 @@ def adaptive(
             "yogi": lambda: [a - (1 - beta2) * s * np.sign(a - s) for a, s in pairs],
             "adagrad": lambda: [a + s for a, s in pairs],
         }[kind]()
-        rate = eta
+        rate, factor = eta, 1.0
         if (t := state["t"]) is not None:
-            rate *= np.sqrt(1 - beta2**t) / (1 - beta1**t)
+            factor = 1 / (1 - beta2**t)
+            rate /= 1 - beta1**t
             state["t"] = t + 1
         state.update(m=m, v=v)
+        if not corrects_v:
+            rate, factor = rate / np.sqrt(factor), 1.0
         if added_in_root is not None:
             roots = [np.sqrt(a + added_in_root) for a in v]
         else:
-            roots = [np.sqrt(a) + tau for a in v]
+            roots = [np.sqrt(factor * a) + tau for a in v]
         return [w + rate * a / r for w, a, r in zip(before, m, roots)]
 
     return fedavg(problem, server=server)

@@ -85,7 +85,8 @@ def ours(
                 state = process.next(state, data).state
             else:
                 state, memories, _ = process.next(state, data, memories)
-            yield process.get_model_weights(state).trainable
+            # What clients receive next; FedExP evaluates another model.
+            yield state.finalizer.get("weights", state.global_model_weights).trainable
 
 
 def _adaptive(kind, eta, beta1, beta2, tau):
@@ -150,11 +151,12 @@ def _tffs(problem: formulas.Problem, server: Any = None, mu: float | None = None
 
 
 def _tffs_adaptive(kind, eta, beta1, beta2, tau):
-    # What a user of TFF can set; the initial v of Yogi is 1e-6 by default, tau^2 here.
+    # As near to the paper as TFF's settings go.
     build = getattr(tff.learning.optimizers, f"build_{kind}")
     if kind == "adagrad":
-        return build(eta, epsilon=tau)
-    return build(eta, beta_1=beta1, beta_2=beta2, epsilon=tau)
+        return build(eta, initial_preconditioner_value=tau**2, epsilon=tau**2)
+    first = {"initial_preconditioner_value": tau**2} if kind == "yogi" else {}
+    return build(eta, beta_1=beta1, beta_2=beta2, epsilon=tau, **first)
 
 
 TFFS = {

@@ -284,3 +284,18 @@ def mean_states(
         stacked = torch.stack([state[name] for state in states])
         mean[name] = torch.tensordot(weights, stacked.float(), 1).to(value.dtype)
     return mean
+
+
+def linear_layers(weights: Sequence[np.ndarray]) -> list[nn.Linear]:
+    """Makes linear layers from kernels [in, out] and biases in turn."""
+    layers = []
+    for kernel, bias in zip(weights[::2], weights[1::2]):
+        layers.append(nn.Linear(*kernel.shape))
+        layers[-1].weight.data = torch.tensor(kernel.T.copy())
+        layers[-1].bias.data = torch.tensor(bias)
+    return layers
+
+
+def linear_arrays(module: nn.Module) -> list[np.ndarray]:
+    """The kernels [in, out] and biases of a module's linear layers."""
+    return [v.detach().numpy().T.copy() for v in module.parameters()]
