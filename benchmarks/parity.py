@@ -120,35 +120,55 @@ METHODS = {
 }
 
 
+# What a proven difference is.
+DEPARTS = "departs from the paper"
+OTHER = "another algorithm"
+OPEN = "open in the paper"
+
+
 class Pair(NamedTuple):
     """What is known of a library's version of a method.
 
     Attributes:
       there: The departures of `formulas` with which the formula is the library's.
       here: Those with which it is ours.
+      kind: `DEPARTS`; `OTHER` if the library claims another algorithm; or `OPEN`.
       finding: What differs, with the paper's equation and the library's class.
     """
 
     there: Mapping[str, Any] = {}
     here: Mapping[str, Any] = {}
+    kind: str = DEPARTS
     finding: str = ""
 
 
-_ALGORITHM_2 = "Algorithm 2 of Reddi et al. (2021) begins with v = tau^2"
-_OPT = (
-    f"{_ALGORITHM_2} and takes the clients' mean update; FedOptServer begins with v ="
-    " 0 and multiplies the update by the server's rate eta first, in Server.aggregate,"
-    " so that eta acts on it twice."
+_ALGORITHM_2 = "Algorithm 2 of Reddi et al. (2021)"
+_SECOND_MOMENT = f"{_ALGORITHM_2} begins with v of at least tau^2"
+_FLUKES_ADAPTIVE = Pair(
+    {"initial_v": 0.0, "update_factor": 0.05},
+    finding=f"{_SECOND_MOMENT} and takes the clients' mean update; FedOptServer begins"
+    " with v = 0, and Server.aggregate has already multiplied the update by the"
+    " server's rate eta, which so acts twice.",
 )
-_KINGMA = (
-    f"{_ALGORITHM_2} and corrects no bias; {{}} is Kingma and Ba's, with v = {{}} at"
-    " first and bias correction. A choice: it claims to be no more."
-)
-_IN_ROOT = (
-    "Algorithm 2 of Reddi et al. (2021) divides by sqrt(v) + tau; {} divides by sqrt(v"
-    " + epsilon). A choice: it claims to be Adagrad."
-)
-_SECOND_MOMENT = f"{_ALGORITHM_2}; {{}} begins with v = 0."
+
+
+def _kingma(name: str, **departures: Any) -> Pair:
+    return Pair(
+        {"initial_v": 0.0, "corrects_from": 1, **departures},
+        kind=OTHER,
+        finding=f"{_SECOND_MOMENT} and corrects no bias; {name} is Adam of Kingma and"
+        " Ba (2015), with v = 0 at first and bias correction.",
+    )
+
+
+def _in_root(name: str) -> Pair:
+    return Pair(
+        {"added_in_root": 1e-6},
+        kind=OTHER,
+        finding=f"{_ALGORITHM_2} divides by sqrt(v) + tau; {name} divides by sqrt(v +"
+        " epsilon).",
+    )
+
 
 PAIRS: dict[str, Pair] = {
     "tff-fedavg": Pair(),
@@ -159,25 +179,21 @@ PAIRS: dict[str, Pair] = {
         " (learning/templates/proximal_client_work.py).",
     ),
     "tff-fedavgm": Pair(),
-    "tff-fedadam": Pair(
-        {"initial_v": 0.0, "corrects_from": 1},
-        finding=_KINGMA.format("tff.learning.optimizers.build_adam", "0"),
-    ),
+    "tff-fedadam": _kingma("tff.learning.optimizers.build_adam"),
     "tff-fedyogi": Pair(
         {"corrects_from": 1},
-        finding="Algorithm 2 of Reddi et al. (2021) corrects no bias;"
-        " tff.learning.optimizers.build_yogi does. A choice: it claims to be Yogi.",
+        kind=OTHER,
+        finding=f"{_ALGORITHM_2} corrects no bias; tff.learning.optimizers.build_yogi"
+        " does, as Adam of Kingma and Ba (2015).",
     ),
-    "tff-fedadagrad": Pair(
-        {"added_in_root": 1e-6},
-        finding=_IN_ROOT.format("tff.learning.optimizers.build_adagrad"),
-    ),
+    "tff-fedadagrad": _in_root("tff.learning.optimizers.build_adagrad"),
     "fluke-fedavg": Pair(),
     "fluke-fedavg_momentum": Pair(
         {"keeps_momentum": True},
-        finding="Client keeps its optimiser, and so its momentum, from round to round;"
-        " ours begins anew unless keep_client_optimizer is set. McMahan et al. (2017)"
-        " have no momentum: the paper leaves it open. (persistency=False forgets it.)",
+        kind=OPEN,
+        finding="McMahan et al. (2017) have no momentum. Client keeps its optimiser"
+        " from round to round, unless persistency=False; ours begins anew, unless"
+        " keep_client_optimizer is set.",
     ),
     "fluke-fedprox": Pair(),
     "fluke-scaffold": Pair(),
@@ -185,17 +201,17 @@ PAIRS: dict[str, Pair] = {
         {"divisor": "next"},
         {"divisor": "first"},
         finding="Option II of Algorithm 1 of Karimireddy et al. (2020) divides x - y_i"
-        " by K eta; SCAFFOLDClient reads eta after the schedule's step, so it is the"
-        " next epoch's. The paper has a constant rate. Ours takes the first round's,"
-        " as the code of the MAN authors does.",
+        " by K eta, with eta the rate of the steps; SCAFFOLDClient reads eta after the"
+        " schedule's step, so it is the next epoch's. Ours departs, too: it takes the"
+        " first round's, as the code of the MAN authors does.",
     ),
     "fluke-scaffold_momentum": Pair(
         {},
         {"variate": "gradients"},
-        finding="SCAFFOLDClient takes (x - y_i) / (K eta) as printed, which with"
-        " momentum is not the mean gradient any more but up to 1 / (1 - momentum)"
-        " times it; ours takes the mean of the gradients. The paper has plain SGD: it"
-        " leaves it open.",
+        OPEN,
+        "Karimireddy et al. (2020) have plain SGD, for which (x - y_i) / (K eta) is the"
+        " mean gradient. SCAFFOLDClient takes it with momentum, too, which makes it up"
+        " to 1 / (1 - momentum) times the mean; ours takes the mean of the gradients.",
     ),
     "fluke-feddyn": Pair(
         {"memory_factor": -0.1},
@@ -207,7 +223,7 @@ PAIRS: dict[str, Pair] = {
     "fluke-moon": Pair(),
     "fluke-fednova": Pair(
         {"keeps_rest": False},
-        finding="Eq. 8 of Wang et al. (2020) moves x by tau_eff sum p_i (x_i - x) /"
+        finding="Wang et al. (2020) move x by tau_eff sum p_i (x_i - x) /"
         " tau_i; FedNovaServer sums the models x_i with the weights tau_eff p_i /"
         " tau_i, whose sum is not 1 if the tau_i differ, so the model is scaled.",
     ),
@@ -216,9 +232,9 @@ PAIRS: dict[str, Pair] = {
         finding="Hsu et al. (2019) begin with the first round's update; FedAVGMServer"
         " sets its momentum to 0 in the first round, and the model does not move.",
     ),
-    "fluke-fedadam": Pair({"initial_v": 0.0, "update_factor": 0.05}, finding=_OPT),
-    "fluke-fedyogi": Pair({"initial_v": 0.0, "update_factor": 0.05}, finding=_OPT),
-    "fluke-fedadagrad": Pair({"initial_v": 0.0, "update_factor": 0.05}, finding=_OPT),
+    "fluke-fedadam": _FLUKES_ADAPTIVE,
+    "fluke-fedyogi": _FLUKES_ADAPTIVE,
+    "fluke-fedadagrad": _FLUKES_ADAPTIVE,
     "fluke-fedlc": Pair(),
     "fluke-fedrs": Pair(),
     "fluke-fedsam": Pair(
@@ -240,23 +256,20 @@ PAIRS: dict[str, Pair] = {
     "flower-fedavgm": Pair(),
     "flower-fedadam": Pair(
         {"initial_v": 0.0, "corrects_from": 2},
-        finding=_SECOND_MOMENT.format("FedAdam")[:-1]
-        + " and corrects the bias, as Kingma and Ba do, but with t = 2 in the first"
-        " round, where theirs is 1. Algorithm 2 has no correction.",
+        finding=f"{_SECOND_MOMENT} and corrects no bias; FedAdam begins with v = 0 and"
+        " corrects the bias with t = 2 in the first round, where Kingma and Ba (2015)"
+        " have t = 1.",
     ),
     "flower-fedyogi": Pair(
-        {"initial_v": 0.0}, finding=_SECOND_MOMENT.format("FedYogi")
+        {"initial_v": 0.0}, finding=f"{_SECOND_MOMENT}; FedYogi begins with v = 0."
     ),
     "flower-fedadagrad": Pair(
-        {"initial_v": 0.0}, finding=_SECOND_MOMENT.format("FedAdagrad")
+        {"initial_v": 0.0}, finding=f"{_SECOND_MOMENT}; FedAdagrad begins with v = 0."
     ),
     "fedjax-fedavg": Pair(),
     "fedjax-fedprox": Pair(),
     "fedjax-fedavgm": Pair(),
-    "fedjax-fedadam": Pair(
-        {"initial_v": 0.0, "corrects_from": 1, "corrects_v": True},
-        finding=_KINGMA.format("fedjax.optimizers.adam", "0"),
-    ),
+    "fedjax-fedadam": _kingma("fedjax.optimizers.adam", corrects_v=True),
     "fedjax-fedyogi": Pair(
         {
             "initial_m": -1e-6,
@@ -264,13 +277,12 @@ PAIRS: dict[str, Pair] = {
             "corrects_from": 1,
             "corrects_v": True,
         },
-        finding="Algorithm 2 of Reddi et al. (2021) begins with m = 0 and corrects no"
-        " bias; fedjax.optimizers.yogi begins with m = 1e-6 and corrects it. A choice:"
-        " it claims to be Yogi.",
+        kind=OTHER,
+        finding=f"{_ALGORITHM_2} begins with m = 0 and corrects no bias;"
+        " fedjax.optimizers.yogi, which is optax's, begins with m = 1e-6 and corrects"
+        " it, as Adam of Kingma and Ba (2015).",
     ),
-    "fedjax-fedadagrad": Pair(
-        {"added_in_root": 1e-6}, finding=_IN_ROOT.format("fedjax.optimizers.adagrad")
-    ),
+    "fedjax-fedadagrad": _in_root("fedjax.optimizers.adagrad"),
     "pfl-fedavg": Pair(),
     "pfl-fedprox": Pair(),
     "pfl-fedavgm": Pair(),
@@ -393,8 +405,8 @@ def row_of(
       JSON values by name. Distances are divided by how far our weights moved: after
       `rounds_1` and `rounds_3` theirs from ours; `theirs_from_formula` and
       `ours_from_formula` are the largest of all rounds, with the pair's departures.
-      None where `formulas` does not have the method. `result` is 'equal', 'explained'
-      or 'differs'.
+      None where `formulas` does not have the method. `result` is 'equal', the pair's
+      kind if the formulas prove it, or 'differs'.
     """
 
     def distance(one: Any, other: Any) -> float:
@@ -416,10 +428,11 @@ def row_of(
     apart = off(theirs, ours)
     proofs = from_formula(theirs, pair.there), from_formula(ours, pair.here)
     result = "differs"
-    if len(apart) == formulas.ROUNDS and max(apart) <= TOLERANCE:
-        result = "equal"
-    elif all(found is not None and found <= TOLERANCE for found in proofs):
-        result = "explained"
+    if len(apart) == formulas.ROUNDS:
+        if max(apart) <= TOLERANCE:
+            result = "equal"
+        elif pair.finding and all(p is not None and p <= TOLERANCE for p in proofs):
+            result = pair.kind
     return {
         "rounds_1": apart[0],
         "rounds_3": apart[-1],
@@ -433,13 +446,16 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.0e}"
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{LIBRARIES[row['pair'].partition('-')[0]].title} {row['version']}"
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The lines of a table of what `measure` returns, and of its findings."""
     lines = subject.to_markdown(
         [
             {
-                "library": LIBRARIES[row["pair"].partition("-")[0]].title,
-                "version": row["version"],
+                "library": _name(row),
                 "method": row["method"],
                 "1 round": _cell(row.get("rounds_1")),
                 "3 rounds": _cell(row.get("rounds_3")),
@@ -450,18 +466,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for row in rows
         ]
     )
+    findings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        pair = PAIRS[row["pair"]]
-        title = LIBRARIES[row["pair"].partition("-")[0]].title
-        command = f"`bin/bench parity --only={row['pair']}`"
-        said = {
-            "explained": pair.finding,
-            "differs": "It differs, and no departure known here explains it.",
-            "equal": "The departure known here is gone." if pair.finding else "",
-        }.get(row["result"])
-        if said:
-            name = f"{title} {row['version']}, {row['method']}"
-            lines += ["", f"- {name}: {said} {command}"]
+        said = PAIRS[row["pair"]].finding
+        if row["result"] == "equal":
+            said = said and "what was known to differ is gone."
+        elif row["result"] == "differs":
+            said = "nothing that is known here explains the difference."
+        if said and "rounds_1" in row:
+            findings.setdefault((_name(row), said), []).append(row)
+    lines += ["", "Findings:", ""] * bool(findings)
+    for (name, said), about in findings.items():
+        methods = ", ".join(row["method"] for row in about)
+        only = ",".join(row["pair"] for row in about)
+        lines.append(f"- {name}, {methods}: {said} `bin/bench parity --only={only}`")
     left_out = [f"- {name}: {why}." for name, why in NOT_COMPARED.items()]
     return [*lines, "", "Not compared:", "", *left_out]
 
@@ -483,9 +501,7 @@ def _chosen(only: Sequence[str]) -> list[str]:
 
 
 def _run_flags(given: flags.FlagValues) -> None:
-    rows = measure(
-        _chosen(given.only or ["tff"] * given.quick), report=subject.say
-    )
+    rows = measure(_chosen(given.only or ["tff"] * given.quick), report=subject.say)
     subject.finish(given, rows, table(rows))
 
 

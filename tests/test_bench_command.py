@@ -59,6 +59,7 @@ def other(tmp_path, monkeypatch):
         (["methods", "--nope"], "nope"),
         (["methods", "--model=resnet7"], "resnet7"),
         (["runtime", "--methods=kd"], "methods"),
+        (["parity", "--only=tff,sgd"], "--only=sgd: choose some of tff, fluke"),
         (["peers", "--cases=cnn,vgg"], "--cases=cnn,vgg: choose some of digits"),
     ],
 )

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "bin/lint --fix": "it would change the files that are tested",
     "bin/docs": "test_docs_command.py",
     "bin/bench learning": "benchmarks/test_learning.py: PyTorch is no package of ours",
+    "bin/bench parity": "benchmarks/test_parity.py: the others are no package of ours",
     "bin/launch -c pass --runtime=ray": "test_launch.py",
     "uv lock": "it would change the lock, and needs a network",
     "uv export --frozen": "test_package.py",

@@ -1,10 +1,11 @@
 """The papers' formulas in NumPy, and the problem on which libraries are compared.
 
-A formula is a generator of the global weights after one more round, in float64. Keywords
-with a default are departures that some library makes; without them it is the paper's.
+A formula is a generator of the global weights after one more round, in float64. Its
+keywords with a default are departures that some library makes; without them it is the
+paper's.
 
-Programs of other libraries read this file: it needs NumPy only. Such a program is called
-with a JSON file of problems and of pairs, and writes weights to another.
+Programs of other libraries read this file: it needs NumPy only. Such a program is
+called with a JSON file of problems and of pairs, and writes weights to another.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def to_json(problem: Problem) -> list[Any]:
 def from_json(found: Sequence[Any]) -> Problem:
     """What `to_json` was given."""
     types = (np.float32, np.float32, np.int32)
-    parts = [[np.array(a, t) for a in part] for part, t in zip(found, types)]
+    parts: list[Any] = [[np.array(a, t) for a in part] for part, t in zip(found, types)]
     return Problem(*parts, *found[3:])
 
 
@@ -158,7 +159,8 @@ def train(
 
 
 def _mean(shares: Any, models: Sequence[Weights]) -> list[np.ndarray]:
-    return [sum(s * w for s, w in zip(shares, each)) for each in zip(*models)]
+    weighted = [[share * w for w in model] for share, model in zip(shares, models)]
+    return [np.sum(each, axis=0) for each in zip(*weighted)]
 
 
 def _plus(one: Weights, other: Weights, factor: float = 1.0) -> list[np.ndarray]:
@@ -219,7 +221,8 @@ def fedsam(
       rho: The radius.
       keeps_gradient: Departure: g has the gradient of the client's last step added.
     """
-    last = [[np.zeros(w.shape) for w in problem.weights] for _ in problem.labels]
+    zeros: Weights = [np.zeros(w.shape) for w in problem.weights]
+    last = [zeros] * len(problem.labels)
 
     def local(client, start):
         del start

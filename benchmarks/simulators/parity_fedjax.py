@@ -22,7 +22,9 @@ def _losses(weights, batch, rng):
     del rng
     hidden = jax.nn.relu(batch["x"] @ weights[0] + weights[1])
     logits = hidden @ weights[2] + weights[3]
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["y"][:, None], 1)[:, 0]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["y"][:, None], 1)[
+        :, 0
+    ]
 
 
 def run(

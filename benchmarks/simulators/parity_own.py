@@ -90,9 +90,7 @@ def ours(
 
 
 def _adaptive(kind, eta, beta1, beta2, tau):
-    return optimizers.build_adaptive(
-        kind, eta, beta1=beta1, beta2=beta2, epsilon=tau
-    )
+    return optimizers.build_adaptive(kind, eta, beta1=beta1, beta2=beta2, epsilon=tau)
 
 
 def _momentum(beta):
