@@ -4,7 +4,7 @@ All train the same small network from the same initial weights on the same batch
 digits, in the same order, all clients in each round, with the same settings. Where the
 results differ, a NumPy version of the paper's formula with a named departure
 (`benchmarks.simulators.formulas`) has to equal the library's weights: only then is the
-difference explained. The same formula, as a rule without a departure, has to equal ours.
+difference explained. The formula, as a rule without a departure, has to equal ours.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.simulators import environments
 from tff_reg import lazy
 from tff_reg.lazy import np
 
+datasets = lazy.module("sklearn.datasets")
 formulas = lazy.module("benchmarks.simulators.formulas")
 
 # Distance of weights, divided by how far ours moved, up to which they are equal.
@@ -62,11 +63,13 @@ LIBRARIES = {
 # Why a library's method that we have, too, is not among `PAIRS`.
 NOT_COMPARED = {
     "Flower's FedProx": "the wheel has the server's half only, which sends mu",
-    "Flower's baselines": "their code is no package; the wheel has the strategies",
+    "Flower's baselines": "they are no package; its wheel has the strategies",
     "FL-bench": "it is no package and cannot be imported",
     "fluke's FedBN": "the network of the comparison has no norms",
-    "fluke's Ditto, FedBABU, FedProto": "global weights are FedAvg's, or there are none",
-    "pfl's SCAFFOLD with use_gradient_as_control_variate": "Option I; ours is Option II",
+    "fluke's Ditto": "its global model is FedAvg's; personal models are not read",
+    "fluke's FedBABU, FedProto": "not tried",
+    "fluke's FedDyn, clients sampled": "all clients take part in each round here",
+    "pfl's SCAFFOLD, use_gradient_as_control_variate": "Option I; ours is Option II",
 }
 
 
@@ -215,10 +218,10 @@ PAIRS: dict[str, Pair] = {
     ),
     "fluke-feddyn": Pair(
         {"memory_factor": -0.1},
-        finding="Algorithm 1 of Acar et al. (2021) subtracts <grad L_i, w> and gives"
-        " the server mean(w_i) - h / alpha, where both grow by -alpha (w_i - w_g);"
-        " FedDynClient adds alpha <m_i, w> with m_i = grad L_i, and FedDynServer adds"
-        " mean(m_i): the sign is the other one, and a factor alpha is extra.",
+        finding="Algorithm 1 of Acar et al. (2021) keeps a gradient m_i per client,"
+        " which grows by -alpha (w_i - w_g), subtracts m_i from the client's gradients"
+        " and mean(m_i) / alpha from the mean model; FedDynClient adds alpha m_i, and"
+        " FedDynServer adds mean(m_i): another sign, and one alpha too many.",
     ),
     "fluke-moon": Pair(),
     "fluke-fednova": Pair(
@@ -288,17 +291,15 @@ PAIRS: dict[str, Pair] = {
     "pfl-fedavgm": Pair(),
     "pfl-scaffold": Pair(
         {"sign": -1.0},
-        finding="Option II of Algorithm 1 of Karimireddy et al. (2020) has c_i - c +"
-        " (x - y_i) / (K eta); SCAFFOLD.train_one_user adds (y_i - x) / (K eta), so"
-        " the correction c - c_i has the other sign.",
+        finding="Option II of Algorithm 1 of Karimireddy et al. (2020) puts (x - y_i) /"
+        " (K eta) into c_i; SCAFFOLD.train_one_user puts (y_i - x) / (K eta), and the"
+        " correction of the gradients has the other sign.",
     ),
 }
 
 
 def problems() -> dict[str, Any]:
     """The problems by name: the same digits with other sizes or another SGD."""
-    from sklearn import datasets  # pylint: disable=import-outside-toplevel
-
     digits = datasets.load_digits()
     rng = np.random.default_rng(0)
     shapes = ((64, 16), (16,), (16, 10), (10,))

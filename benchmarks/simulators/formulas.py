@@ -221,8 +221,8 @@ def fedsam(
       rho: The radius.
       keeps_gradient: Departure: g has the gradient of the client's last step added.
     """
-    zeros: Weights = [np.zeros(w.shape) for w in problem.weights]
-    last = [zeros] * len(problem.labels)
+    last: list[Weights] = [[np.zeros(w.shape) for w in problem.weights]]
+    last *= len(problem.labels)
 
     def local(client, start):
         del start
