@@ -513,7 +513,7 @@ SUBJECT = subject.Subject(
 bin/bench parity [--only=PAIR,...] [--quick] [--json=FILE]
   The weights after one and three rounds of methods that TFF, fluke, Flower, FedJAX or
   pfl-research has, too: their code and ours on the same weights, batches and settings,
-  the difference, and who departs from the paper in what. Two minutes; with --quick
+  the difference, and who departs from the paper in what. Three minutes; with --quick
   TFF alone. The first call installs the others into build/peers (4 GB).
   PAIR: a library, such as fluke, or its method, such as fluke-scaffold.""",
 )
