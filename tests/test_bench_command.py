@@ -47,7 +47,7 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "peers, runtime, scale, simulation, start (found nothing)",
+            "peers, rounding, runtime, scale, simulation, start (found nothing)",
         ),
         (
             ["nothing", "methods"],
