@@ -2,9 +2,9 @@
 
 A recipe runs as `bin/run --recipe=NAME --scale=tiny --synthetic_data` would. Of those
 that come to the same computation but for the size of numbers (a strength of 1 or of 2),
-and for how the data are dealt out, one runs; the first of every network does
-without `--slow` too, but for the deepest networks. All of them are resolved, and their
-clients dealt, in test_recipes.py.
+and for how the data are dealt out, one runs. They are slow: the ledger (tests/ledger.py)
+runs one of every network and table without `--slow` too. All of them are resolved, and
+their clients dealt, in test_recipes.py.
 """
 
 import numpy as np
@@ -34,30 +34,15 @@ _NOT_COMPUTED = {
     "pixel_std",
 }
 _SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "feduv_cnn")
-# These take up to half a minute to trace.
-_DEEP_NETWORKS = (
-    "resnet56",
-    "resnet18",
-    "resnet18_imagenet",
-    "resnet18_feduv",
-    "mobilenet",
-    "shufflenet",
-    "squeezenet",
-)
 
 
 def _computations():
-    """A recipe for each computation that recipes are in small, some of them slow."""
-    found, networks = {}, set()
+    """A recipe for each computation that recipes are in small."""
+    found = {}
     for recipe in recipes.recipes():
         found.setdefault(_computation(recipe_settings.in_small(recipe.name)), recipe)
     for recipe in found.values():
-        network = recipe.settings["model"]
-        is_slow = network in networks or network in _DEEP_NETWORKS
         marks = [pytest.mark.xdist_group(recipe.name)]
-        if is_slow:
-            marks.append(pytest.mark.slow)
-        networks.add(network)
         yield pytest.param(recipe, marks=marks, id=recipe.name)
 
 
@@ -83,6 +68,7 @@ def _graphs_as_written():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", _computations())
 def test_a_round_of(recipe, tmp_path):
     # Large networks with a client, others with two.
