@@ -58,7 +58,9 @@ def entries() -> dict[str, dict[str, Any]]:
     for name in (*overview.ours(), *catalogue.REFERENCES):
         model = _SMALL.get(name, "cnn")
         found[name] = {"process": name, "model": model, **_METHOD, **_ROUNDS}
-    found["feddecorr"]["client_learning_rate"] = 0.001  # It divides by small deviations.
+    found["feddecorr"]["client_learning_rate"] = (
+        0.001  # It divides by small deviations.
+    )
     return found | _of_recipes()
 
 

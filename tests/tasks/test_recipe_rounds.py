@@ -2,8 +2,8 @@
 
 A recipe runs as `bin/run --recipe=NAME --scale=tiny --synthetic_data` would. Of those
 that come to the same computation but for the size of numbers (a strength of 1 or of 2),
-and for how the data are dealt out, one runs. They are slow: the ledger (tests/ledger.py)
-runs one of every network and table without `--slow` too. All of them are resolved, and
+and for how the data are dealt out, one runs. They are slow: without `--slow` the ledger
+(tests/ledger.py) runs one of every network and table. All of them are resolved, and
 their clients dealt, in test_recipes.py.
 """
 

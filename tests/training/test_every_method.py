@@ -34,8 +34,8 @@ _ALL_TERMS = every_method.sum_of(every_method.WITH_TERM)
 _SUMS = [_ALL_TERMS, "mixup+stochdepth+freeze+fedasam", "scaffold+fedsam+man+fedavgm"]
 _LATER_SUMS = ["feduv+fedetf+fedsol+fedcm+fedacg", "fedlc+fedlesam+fednova+man"]
 _METHODS = [*every_method.NAMES, *_SUMS, *_LATER_SUMS]
-# The ledger (tests/ledger.py) has two rounds of each of the others. The sum of all terms
-# takes six seconds: it is twelve methods.
+# The ledger (tests/ledger.py) has two rounds of each of the others. The sum of all
+# terms takes six seconds: it is twelve methods.
 _EVERY_DAY = ["fedavg", "feddc", *_SUMS]
 
 
