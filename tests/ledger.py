@@ -58,9 +58,8 @@ def entries() -> dict[str, dict[str, Any]]:
     for name in (*overview.ours(), *catalogue.REFERENCES):
         model = _SMALL.get(name, "cnn")
         found[name] = {"process": name, "model": model, **_METHOD, **_ROUNDS}
-    found["feddecorr"]["client_learning_rate"] = (
-        0.001  # It divides by small deviations.
-    )
+    # It divides by small deviations.
+    found["feddecorr"]["client_learning_rate"] = 0.001
     return found | _of_recipes()
 
 
