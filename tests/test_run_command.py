@@ -249,7 +249,7 @@ def test_a_finished_directory_gives_its_result_at_once(unbroken, no_tensorflow):
                 ("--pretrained=a.h5", "(did you mean --initial_weights?)"),
                 ("--model=keras:MobileNet --norm=batch", "the model is of Keras"),
                 ("--model=keras:MobilNet", "(did you mean keras:MobileNet?)"),
-                ("--mixed_precision=float16", "choose one of bfloat16."),
+                ("--mixed_precision=float16", "choose one of bfloat16, tf32."),
             )
         ),
         (

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_reg import experiment
 from tff_reg.analysis import curvature, plane
@@ -79,6 +80,19 @@ def test_a_run_begins_with_the_weights_of_another_and_keeps_the_frozen_ones(
 def read_predictions(run, x):
     """The outputs of a run's model for images as they are stored."""
     return run.model().predict_on_batch(run.task.normalize_fn(x), training=False)
+
+
+def test_tf32_changes_nothing_on_a_cpu_but_what_is_recorded(tmp_path):
+    found = []
+    for name in (None, "tf32"):
+        where = tmp_path / str(name)
+        given = dict(process="fedavg", total_rounds=1, mixed_precision=name)
+        _run(where, **given)
+        assert trained.load(where).config.mixed_precision == name
+        is_on = tf.config.experimental.tensor_float_32_execution_enabled()
+        assert is_on == (name == "tf32")
+        found.append((where / "final_weights.npz").read_bytes())
+    assert found[0] == found[1]
 
 
 def test_bfloat16_trains_to_about_the_same_accuracy(tmp_path):

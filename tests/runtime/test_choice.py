@@ -5,6 +5,7 @@ from concurrent import futures
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
@@ -81,10 +82,31 @@ def test_describe_says_where_clients_run():
     runtime.use("in_process", devices="CPU:0", clients_in_parallel=3)
     expected = "clients run in process on 1 CPU device (3 at a time)"
     assert runtime.describe() == expected
-    assert (
-        devices.description(["GPU:0", "GPU:1"], 1)
-        == "clients run in process on 2 GPU devices (1 at a time on each)"
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_gpus_compute_in_float32_and_deterministically_unless_asked(tf32, monkeypatch):
+    calls = []
+    config = tf.config.experimental
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(config, "enable_op_determinism", lambda: calls.append("same"))
+    monkeypatch.setattr(config, "get_device_details", lambda gpu: {"device_name": "H"})
+    devices.set_arithmetic(not tf32, tf32)
+    assert config.tensor_float_32_execution_enabled() is tf32
+    assert calls == ([] if tf32 else ["same"])
+    assert devices.description(["GPU:0", "GPU:1"], 1) == (
+        "clients run in process on 2 GPU devices (1 at a time on each), H, "
+        + ("TF32" if tf32 else "float32")
     )
+    devices.set_arithmetic(True, False)
+
+
+def test_a_runtime_leaves_tensorflow_in_float32():
+    config = tf.config.experimental
+    with runtime.running("in_process", devices="CPU:0", tf32=True):
+        assert config.tensor_float_32_execution_enabled()
+    with runtime.running("in_process", devices="CPU:0"):
+        assert not config.tensor_float_32_execution_enabled()
 
 
 def test_running_ends_with_what_was_in_use_before():

@@ -101,7 +101,9 @@ class AdjustedModelFn:
         initial_weights: Optional[str] = None,
         mixed_precision: Optional[str] = None,
     ):
-        self._model_fn, self._compute_dtype = model_fn, mixed_precision
+        self._model_fn = model_fn
+        # TF32 is how a GPU multiplies float32: the runtime chooses it.
+        self._compute_dtype = None if mixed_precision == "tf32" else mixed_precision
         self.said: list[str] = []
         self.digests: dict[str, str] = {}
         # Values by the order in which the variables are made; names of frozen ones.

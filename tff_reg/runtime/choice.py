@@ -201,6 +201,7 @@ def _threads(options: Options) -> tuple[Any, Callable[[], str]]:
     if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
         devices_lib.set_threads(options.intra_op_threads)
     names = devices_lib.resolve(names, options.require_gpu)
+    devices_lib.set_arithmetic(options.deterministic, options.tf32)
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)

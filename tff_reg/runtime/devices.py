@@ -99,6 +99,17 @@ def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
     return names
 
 
+def set_arithmetic(deterministic: bool, tf32: bool) -> None:
+    """Chooses how this process's GPUs compute; on a CPU it changes nothing.
+
+    What is deterministic once in a process stays so.
+    """
+    # TensorFlow's default is TF32, with a relative error of 1e-3.
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    if deterministic and tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.enable_op_determinism()
+
+
 def default_clients_in_parallel(names: list[str]) -> int:
     """Returns the default number of clients at a time on each of the devices."""
     if are_gpus(names):
@@ -160,7 +171,17 @@ def description(names: Sequence[str], clients_in_parallel: int) -> str:
     kind = " and ".join(sorted(kinds, reverse=True))
     plural = "" if len(names) == 1 else "s"
     each = "" if len(names) == 1 else " on each"
-    return (
+    text = (
         f"clients run in process on {len(names)} {kind} device{plural} "
         f"({clients_in_parallel} at a time{each})"
     )
+    return text + (f", {_cards()}" if are_gpus([*names]) else "")
+
+
+def _cards() -> str:
+    """Returns the names of this machine's GPUs, and how they multiply."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = map(tf.config.experimental.get_device_details, gpus)
+    cards = sorted({each.get("device_name", "unknown card") for each in details})
+    is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    return f"{' and '.join(cards)}, {'TF32' if is_tf32 else 'float32'}"

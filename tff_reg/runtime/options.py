@@ -41,6 +41,11 @@ class RuntimeSettings:
         False,
         help="fail if there is no GPU",
     )
+    deterministic: bool = _of_machine(
+        True,
+        help="on a GPU: kernels that give the same bytes in each run, which takes"
+        " longer; on a CPU it is always so",
+    )
     ray_address: Optional[str] = _of_machine(
         None,
         help="ray: host:port of the head node, or auto on a node of the cluster; by"
@@ -84,9 +89,12 @@ class Options(RuntimeSettings):
         number of cores divided by the default of `clients_in_parallel`; results are
         then identical to the bit for every `clients_in_parallel`. To give one client at
         a time all cores, pass `clients_in_parallel=1` and the number of cores.
+      tf32: Whether a GPU multiplies in TF32 (a mantissa of 10 bits); a run's
+        `mixed_precision`.
     """
 
     default_num_clients: int = 0
+    tf32: bool = False
     intra_op_threads: Optional[int] = setting(
         None,
         help="TensorFlow's threads for one operation",

@@ -55,7 +55,14 @@ def versions() -> str:
 class Actor:
     """A Ray actor that does the work of clients."""
 
-    def __init__(self, threads: int, operations: int, uses_gpu: bool):
+    def __init__(
+        self,
+        threads: int,
+        operations: int,
+        uses_gpu: bool,
+        deterministic: bool,
+        tf32: bool,
+    ):
         quiet.silence()
         scratch.use_own_folder()
         # It imports TFF: after the two lines above, and before `hello` answers.
@@ -66,6 +73,7 @@ class Actor:
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         self._device = devices.resolve(None, False)[0]
+        devices.set_arithmetic(deterministic, tf32)
         self._programs: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._common: tuple[Optional[int], Any] = (None, {})
 

@@ -267,7 +267,13 @@ class RayWorkers:
                 max_task_retries=0,
                 runtime_env={"env_vars": environment},
             )
-            .remote(threads, operations, bool(self._gpus_per_client))
+            .remote(
+                threads,
+                operations,
+                bool(self._gpus_per_client),
+                self._options.deterministic,
+                self._options.tf32,
+            )
         )
         return _Actor(handle)
 

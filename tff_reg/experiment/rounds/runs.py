@@ -18,7 +18,12 @@ from tff_reg import (
     training,
 )
 from tff_reg.data import digests, rows, sampling
-from tff_reg.experiment.config import identity, resolution, work_settings
+from tff_reg.experiment.config import (
+    identity,
+    resolution,
+    task_settings,
+    work_settings,
+)
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
     RunConfig,
@@ -288,6 +293,8 @@ class CheckedRun:
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """Starts the runtime that a run asks for, for the body of a `with` statement."""
     options = config.part(runtime.RuntimeSettings)
+    if config.mixed_precision == task_settings.TF32:
+        options["tf32"] = True
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(runtime.running(options.pop("runtime"), **options))
