@@ -188,7 +188,9 @@ def rows_of_map():
     for name in (each for each in _OF_MAP if each in published()):
         values = studies.published(name, "values.csv")
         tested = studies.published(name, "claims.csv")
-        found = evidence.families(values, overview.by_role(), _QUANTITY)
+        # The server's model is not what clients' own weights are for.
+        roles = {r: n for r, n in overview.by_role().items() if r != cards.PERSONAL}
+        found = evidence.families(values, roles, _QUANTITY)
         for setting, configs in _configs(name).items():
             known = title(configs[0])
             if known in rows:
