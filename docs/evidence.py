@@ -242,12 +242,12 @@ def draw_map(rows, path):
         axes.text(
             place[1],
             place[0],
-            f"{points:+.1f}".replace("-", "\N{MINUS SIGN}"),
+            f"{points:+.1f}".replace("-", "\N{MINUS SIGN}") + f"\n({row['methods']})",
             ha="center",
             va="center",
-            fontsize=12,
+            fontsize=11,
             weight="bold" if shown else "normal",
-            color="white" if abs(points) > 9 else curves.INK if shown else "#767676",
+            color="white" if abs(points) > 8 else curves.INK if shown else "#767676",
         )
     axes.imshow(grid, cmap=colours, vmin=-12, vmax=12, aspect="auto")
     labels = [each.replace(", ", "\n") for each in titles]
@@ -260,9 +260,9 @@ def draw_map(rows, path):
     figure.text(
         0.27,
         0.03,
-        "Mean of a family's methods minus FedAvg, last five of 20 rounds, paired by"
-        " seed.\nBold: shown (exact sign flips, Holm over all cells, 0.05). Grey: not"
-        " shown. Empty: not run.",
+        "Median of a family's methods (their number) minus FedAvg, last five of 20"
+        " rounds, paired by seed.\nBold: shown (exact sign flips, Holm over all cells,"
+        " 0.05). Grey: not shown. Empty: not run.",
         fontsize=9,
     )
     files.write_bytes(path, curves.as_png(figure))

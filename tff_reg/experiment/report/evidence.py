@@ -1,8 +1,9 @@
 """What the studies of this package say of families of methods, by condition.
 
 `map.csv` in `tff_reg.tasks.studies` has a row for each condition and family: how the
-clients' data differ, how many take part, for how many epochs, and the mean difference
-of the family's methods to FedAvg, seed by seed. `bin/docs --readme` makes it from the
+clients' data differ, how many take part, for how many epochs, and the difference to
+FedAvg, seed by seed, of the family's middle method: the median of its methods, of which
+some fail without tuning. `bin/docs --readme` makes it from the
 studies' values.
 """
 
@@ -92,7 +93,7 @@ def families(
     quantity: str,
     than: str = "fedavg",
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns what a study's values say of families, by (setting, family).
+    """Returns what a study's values say of families' medians, by (setting, family).
 
     Args:
       values: Rows of a `values.csv`.
@@ -116,8 +117,8 @@ def families(
             own = [methods[n] for n in names if n != than and n in methods]
             own = [each for each in own if base.keys() <= each.keys()]
             if own and base:
-                mean = {s: statistics.fmean(each[s] for each in own) for s in base}
-                one = differences.to_baseline({role: mean, than: base}, than)[role]
+                middle = {s: statistics.median(each[s] for each in own) for s in base}
+                one = differences.to_baseline({role: middle, than: base}, than)[role]
                 found[setting, role] = {**one, "methods": len(own)}
     return found
 
@@ -142,7 +143,7 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
     cells = {
         "family": [row["role"] for row in own],
         "methods": [row["methods"] for row in own],
-        "difference to fedavg (points)": [points(row) for row in own],
+        "median difference to fedavg (points)": [points(row) for row in own],
         "p (Holm)": [f"{float(row['p_holm'] or math.nan):.2g}" for row in own],
         "": [verdict(row) for row in own],
     }
