@@ -22,7 +22,7 @@ from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import claims, differences, evidence
 from tff_reg.experiment.rounds import runs
 from tff_reg.lazy import mpl_colors, np
-from tff_reg.methods import cards, overview
+from tff_reg.methods import cards, catalogue, overview
 from tff_reg.settings import SettingError, as_text
 from tff_reg.tasks import recipes, studies
 
@@ -81,7 +81,15 @@ def publish(where):
     if asked != studies.read(name).text:
         why = f"its study.toml is not tasks/studies/{name}.toml."
         raise SettingError("publish", str(where), why)
-    methods = {row["method"] for row in tables.from_csv(texts["values.csv"])}
+    values, tested = (tables.from_csv(texts[name]) for name in FILES)
+    there = {(row["setting"], row["method"], int(row["seed"])) for row in values}
+    planned = {(c, row, run.config.seed) for row, c, run in _trials(name)}
+    if there != planned or any(row["mean"] == "" for row in tested):
+        why = (
+            f"{len(planned - there)} of its {len(planned)} runs, or tests, are missing."
+        )
+        raise SettingError("publish", str(where), why)
+    methods = {row["method"] for row in values}
     texts["ledger.csv"] = tables.to_csv(_of_ledger(methods))
     files.make_directory(RESULTS / name, "publish")
     for file, text in texts.items():
@@ -140,13 +148,18 @@ def all_tested():
     return found
 
 
+def _trials(name):
+    """The rows, settings and runs of a study."""
+    asked = {"output_dir": "runs", **studies.read(name).flags}
+    chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
+    return compare.planned(compare.read_flags(chosen)).trials
+
+
 @functools.cache
 def _configs(name):
     """The resolved settings of FedAvg's first seeds in a study, by setting."""
-    asked = {"output_dir": "runs", **studies.read(name).flags}
-    chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
     found = {}
-    for row, column, run in compare.planned(compare.read_flags(chosen)).trials:
+    for row, column, run in _trials(name):
         if row == _THAN:
             found.setdefault(column, []).append(run.config.resolved())
     return {column: each[:_SPLITS] for column, each in found.items()}
@@ -182,14 +195,29 @@ def _condition(configs):
     return {name: round(mean, 4) for name, mean in zip(names, means)}
 
 
+def _common_methods():
+    """The methods that all conditions of the map have."""
+    found = [
+        {row["method"] for row in studies.published(name, "values.csv")}
+        for name in _OF_MAP
+        if name in published()
+    ]
+    return set.intersection(*found) if found else set()
+
+
 def rows_of_map():
     """The rows of map.csv."""
     rows = {}
+    common = _common_methods()
+    # The server's model is not what clients' own weights are for.
+    roles = {
+        role: [name for name in names if name in common]
+        for role, names in overview.by_role().items()
+        if role != cards.PERSONAL
+    }
     for name in (each for each in _OF_MAP if each in published()):
         values = studies.published(name, "values.csv")
         tested = studies.published(name, "claims.csv")
-        # The server's model is not what clients' own weights are for.
-        roles = {r: n for r, n in overview.by_role().items() if r != cards.PERSONAL}
         found = evidence.families(values, roles, _QUANTITY)
         for setting, configs in _configs(name).items():
             known = title(configs[0])
@@ -218,6 +246,11 @@ def rows_of_map():
     return every
 
 
+def _wrapped(names):
+    """A few names; of many their number."""
+    return names if names.count(",") < 3 else f"{names.count(',') + 1} methods"
+
+
 def write_map():
     """Writes map.csv and its picture."""
     files.write_text(MAP, tables.to_csv(rows_of_map()))
@@ -242,7 +275,7 @@ def draw_map(rows, path):
         axes.text(
             place[1],
             place[0],
-            f"{points:+.1f}".replace("-", "\N{MINUS SIGN}") + f"\n({row['methods']})",
+            f"{points:+.1f}".replace("-", "\N{MINUS SIGN}"),
             ha="center",
             va="center",
             fontsize=11,
@@ -252,7 +285,9 @@ def draw_map(rows, path):
     axes.imshow(grid, cmap=colours, vmin=-12, vmax=12, aspect="auto")
     labels = [each.replace(", ", "\n") for each in titles]
     axes.set_xticks(range(len(titles)), labels, fontsize=9)
-    axes.set_yticks(range(len(roles)), roles, fontsize=10)
+    methods = {row["role"]: row["methods"] for row in rows}
+    heads = [f"{role}\n({_wrapped(methods[role])})" for role in roles]
+    axes.set_yticks(range(len(roles)), heads, fontsize=9)
     axes.tick_params(length=0)
     axes.set_title(
         "Which families gain on FedAvg (points of test accuracy, digits)", fontsize=12
@@ -260,7 +295,7 @@ def draw_map(rows, path):
     figure.text(
         0.27,
         0.03,
-        "Median of a family's methods (their number) minus FedAvg, last five of 20"
+        "Median of a family's methods (in brackets) minus FedAvg, last five of 20"
         " rounds, paired by seed.\nBold: shown (exact sign flips, Holm over all cells,"
         " 0.05). Grey: not shown. Empty: not run.",
         fontsize=9,
@@ -307,6 +342,8 @@ def study_tables():
                 is_shown = row and row["verdict"] not in (claims.OPEN, "not measured")
                 p = f"{float(row['p_holm']):.2g}" if row and row["p_holm"] else "-"
                 cells = [_mean(values, method, setting, c) for c in columns]
+                if catalogue.has_own_models(method):
+                    cells[-1] = "-"  # It is of the clients' own models.
                 mark = f"**{difference}**" if is_shown else difference
                 lines.append(
                     [*([place] if shown else []), f"`{method}`", *cells, mark, p]
@@ -333,7 +370,7 @@ def _seeds(values):
 
 
 def _called(name, setting):
-    return title(_configs(name)[setting][0]) if setting in _configs(name) else setting
+    return title(_configs(name)[setting][0]) if name in _OF_MAP else setting
 
 
 def _published_cells():

@@ -48,6 +48,9 @@ def verdict(rows: Sequence[Mapping[str, str]]) -> str:
     words = {(True, False): "**holds**", (False, True): "**the opposite holds**"}
     word = words.get((ahead > 0, behind > 0), "mixed" if ahead else "not shown")
     if len(signs) > 1:
+        word = word.replace(
+            "**holds**", "**holds in part**" if ahead < len(signs) else "**holds**"
+        )
         word += f" ({ahead} of {len(signs)} ahead, {behind} behind)"
     return word
 
@@ -85,7 +88,7 @@ def claims() -> str:
     with open(_COSTS, encoding="utf-8", newline="") as file:
         cost = {row["method"]: row["cost"] for row in csv.DictReader(file)}
     for what, name, least, most in _COST:
-        word = "holds" if least <= float(cost[name]) <= most else "the opposite holds"
+        word = "holds" if least <= float(cost[name]) <= most else "does not hold"
         rows.append([what, "FedAlign, Table 5", f"**{word}**: {cost[name]}"])
     heads = ["claim", "from", "on digits"]
     return reference.table(heads, [[*row[:2], row[2] or "not run"] for row in rows])

@@ -186,7 +186,7 @@ def test_a_verdict_is_that_of_the_tests():
         "not shown",
         "**the opposite holds**",
     ]
-    assert verdicts.verdict([a, b]) == "**holds** (1 of 2 ahead, 0 behind)"
+    assert verdicts.verdict([a, b]) == "**holds in part** (1 of 2 ahead, 0 behind)"
     assert verdicts.verdict([a, c]) == "mixed (1 of 2 ahead, 1 behind)"
     assert verdicts.verdict([b, c]) == "**the opposite holds** (0 of 2 ahead, 1 behind)"
     assert verdicts.gain(a) == "+5.0 points to FedAvg (shown)"

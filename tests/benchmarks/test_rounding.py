@@ -9,7 +9,7 @@ from benchmarks import rounding
 
 def test_kernels_change_last_bits_and_what_follows_from_them():
     lines = []
-    small = ["--task=digits", "--model=cnn", "--num_clients=4", "--total_rounds=4"]
+    small = ["--task=digits", "--model=cnn", "--num_clients=4", "--total_rounds=6"]
     rows = rounding.measure(
         2,
         methods=["fedavg"],

@@ -31,6 +31,8 @@ def test_a_sum_of_methods_is_planned_once():
     assert series.process_names(["all", "-MOON"]) == [n for n in every if n != "moon"]
     with pytest.raises(ValueError, match="mon"):
         series.process_names(["all", "-mon"])
+    with pytest.raises(ValueError, match="local is not among them"):
+        series.process_names(["all", "-local"])
     with pytest.raises(ValueError, match="-moon"):
         series.process_names(["fedavg", "-moon"])
     assert series.process_names(["fedprox+man", "man+fedprox"]) == ["fedprox+man"]
@@ -314,7 +316,7 @@ def test_the_run_ends_with_whoever_started_it(number, status):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("took, written", [(0.5, "1 2 3 4 5 6"), (3.0, "1 2-3-4-5")])
+@pytest.mark.parametrize("took, written", [(0.5, "1 2 3 4 5 6"), (3.0, "1 2-3-4-5 6")])
 def test_tables_that_take_long_are_written_a_tenth_of_the_time(
     took, written, monkeypatch, tmp_path
 ):

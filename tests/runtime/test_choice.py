@@ -88,9 +88,10 @@ def test_describe_says_where_clients_run():
 def test_gpus_compute_in_float32_and_deterministically_unless_asked(tf32, monkeypatch):
     calls = []
     config = tf.config.experimental
+    card = {"device_name": "H", "compute_capability": (9, 0)}
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"])
     monkeypatch.setattr(config, "enable_op_determinism", lambda: calls.append("same"))
-    monkeypatch.setattr(config, "get_device_details", lambda gpu: {"device_name": "H"})
+    monkeypatch.setattr(config, "get_device_details", lambda gpu: card)
     devices.set_arithmetic(not tf32, tf32)
     assert config.tensor_float_32_execution_enabled() is tf32
     assert calls == ([] if tf32 else ["same"])
@@ -106,6 +107,9 @@ def test_a_runtime_leaves_tensorflow_in_float32():
     with runtime.running("in_process", devices="CPU:0", tf32=True):
         assert config.tensor_float_32_execution_enabled()
     with runtime.running("in_process", devices="CPU:0"):
+        assert not config.tensor_float_32_execution_enabled()
+        with runtime.running("in_process", devices="CPU:0", tf32=True):
+            assert config.tensor_float_32_execution_enabled()
         assert not config.tensor_float_32_execution_enabled()
 
 

@@ -29,6 +29,7 @@ class _Runtime:
     context: Any
     async_context: Any
     stop: Callable[[], None]
+    options: Options
 
 
 _lock = threading.RLock()
@@ -192,7 +193,7 @@ def _create(kind: str, options: Options) -> _Runtime:
     workers, describe = create(options)
     context = context_lib.InProcessContext(workers, options.default_num_clients)
     asynchronous = context_lib.InProcessAsyncContext(context)
-    return _Runtime(kind, describe, context, asynchronous, workers.stop)
+    return _Runtime(kind, describe, context, asynchronous, workers.stop, options)
 
 
 def _threads(options: Options) -> tuple[Any, Callable[[], str]]:
@@ -201,7 +202,6 @@ def _threads(options: Options) -> tuple[Any, Callable[[], str]]:
     if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
         devices_lib.set_threads(options.intra_op_threads)
     names = devices_lib.resolve(names, options.require_gpu)
-    devices_lib.set_arithmetic(options.deterministic, options.tf32)
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
@@ -220,5 +220,8 @@ def _actors(options: Options) -> tuple[Any, Callable[[], str]]:
 
 
 def _enforce() -> None:
-    """Makes TFF compute in the runtime that was chosen last."""
+    """Makes TFF, and GPUs, compute as in the runtime that was chosen last."""
+    if _chosen:
+        options = _chosen[-1].options
+        devices_lib.set_arithmetic(options.deterministic, options.tf32)
     internals.set_default_context(_chosen[-1].context if _chosen else None)

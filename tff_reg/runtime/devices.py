@@ -181,7 +181,9 @@ def description(names: Sequence[str], clients_in_parallel: int) -> str:
 def _cards() -> str:
     """Returns the names of this machine's GPUs, and how they multiply."""
     gpus = tf.config.list_physical_devices("GPU")
-    details = map(tf.config.experimental.get_device_details, gpus)
+    details = [*map(tf.config.experimental.get_device_details, gpus)]
     cards = sorted({each.get("device_name", "unknown card") for each in details})
-    is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled() and any(
+        each.get("compute_capability", (0,)) >= (8, 0) for each in details
+    )
     return f"{' and '.join(cards)}, {'TF32' if is_tf32 else 'float32'}"

@@ -130,8 +130,10 @@ def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, A
             best = tables[0].quantity(claim.quantity).best if tables else max
             is_more = (best is max) == (claim.expected == "better")
             signs.append(1.0 if is_more else -1.0)
-    known = {str(number): row for number, row in enumerate(rows)}
-    differences.adjusted(known)
+    # What was not measured counts as a test that showed nothing.
+    ps = [1.0 if row["p"] is None else row["p"] for row in rows]
+    for row, p in zip(rows, differences.holm(ps)):
+        row["p_holm"] = None if row["p"] is None else p
     for row, sign in zip(rows, signs):
         row["verdict"] = _verdict(row, sign)
     return rows

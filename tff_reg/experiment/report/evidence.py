@@ -2,9 +2,8 @@
 
 `map.csv` in `tff_reg.tasks.studies` has a row for each condition and family: how the
 clients' data differ, how many take part, for how many epochs, and the difference to
-FedAvg, seed by seed, of the family's middle method: the median of its methods, of which
-some fail without tuning. `bin/docs --readme` makes it from the
-studies' values.
+FedAvg, seed by seed, of the median of its methods, those that all conditions have.
+`bin/docs --readme` makes it from the studies' values.
 """
 
 from __future__ import annotations
@@ -31,10 +30,12 @@ class Condition:
     """Under what clients train.
 
     Attributes:
-      label_distance: Mean total variation distance of a client's labels to all
-        clients', 0 to 1.
+      label_distance: Mean over examples of the total variation distance of their
+        client's labels to all clients', less what chance gives in a sample of the
+        client's size: 0 (iid) to 1.
       size_variation: Coefficient of variation of the clients' numbers of examples.
-      participation: Share of the clients that take part in a round.
+      participation: Share of the clients that take part in a round, and do not drop
+        out.
       local_epochs: Epochs over a client's data in a round.
     """
 
@@ -47,14 +48,14 @@ class Condition:
     def of(cls, report: Any, config: Any) -> Condition:
         """Returns that of a run: a `PartitionReport`, and the run's settings."""
         count = len(report.client_ids)
-        cohort = sampling.mean_size(
+        cohort = (1 - config.dropout) * sampling.mean_size(
             config.client_sampling, config.clients_per_round, count
         )
         epochs = config.local_epochs
         if config.local_steps is not None:
             epochs = config.local_steps * config.batch_size / report.sizes.mean()
         return cls(
-            float(np.nanmean(report.label_distances)),
+            _label_distance(report),
             report.size_spread[0],
             cohort / count,
             float(epochs),
@@ -87,6 +88,18 @@ class Condition:
         )
 
 
+def _label_distance(report: Any) -> float:
+    """Returns the label distance of a `Condition`."""
+    sizes = report.sizes[report.sizes > 0]
+    shares = report.counts.sum(axis=0) / sizes.sum()
+    # The mean absolute deviation of binomial shares, nearly normal.
+    spread = np.sqrt(shares * (1 - shares)).sum() / math.sqrt(2 * math.pi)
+    chance = np.minimum(spread / np.sqrt(sizes), 0.99)
+    found = report.label_distances[report.sizes > 0]
+    excess = np.maximum(found - chance, 0) / (1 - chance)
+    return float((excess * sizes).sum() / sizes.sum())
+
+
 def families(
     values: Iterable[Mapping[str, str]],
     roles: Mapping[str, Sequence[str]],
@@ -97,29 +110,30 @@ def families(
 
     Args:
       values: Rows of a `values.csv`.
-      roles: Methods by family. Those with a value in each seed of `than` count.
+      roles: Methods by family. A family has a value if all that are there have one in
+        each seed.
       quantity: The column that is compared.
       than: The method that others are compared with.
 
     Returns:
       The columns of `differences.COLUMNS`, of which p is not adjusted, and `methods`,
-      the number of a family's methods.
+      the names of a family's methods.
     """
     by: dict[str, dict[str, dict[int, float]]] = {}
     for row in values:
         if row[quantity]:
-            known = by.setdefault(row["setting"], {}).setdefault(row["method"], {})
-            known[int(row["seed"])] = float(row[quantity])
+            of_method = by.setdefault(row["setting"], {}).setdefault(row["method"], {})
+            of_method[int(row["seed"])] = float(row[quantity])
     found = {}
     for setting, methods in by.items():
         base = methods.get(than, {})
         for role, names in roles.items():
-            own = [methods[n] for n in names if n != than and n in methods]
-            own = [each for each in own if base.keys() <= each.keys()]
-            if own and base:
+            known = [n for n in names if n != than and n in methods]
+            own = [methods[n] for n in known]
+            if own and all(base.keys() == each.keys() for each in own):
                 middle = {s: statistics.median(each[s] for each in own) for s in base}
                 one = differences.to_baseline({role: middle, than: base}, than)[role]
-                found[setting, role] = {**one, "methods": len(own)}
+                found[setting, role] = {**one, "methods": ", ".join(known)}
     return found
 
 
@@ -148,6 +162,8 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
         "": [verdict(row) for row in own],
     }
     ahead = nearest["ahead"] or "no method"
+    few = ahead.split(", ")[:3]
+    seeds = math.ceil(1 + math.log2(len(few) / claims.LEVEL))
     lines = [
         f"Your clients: {condition.text}.",
         f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
@@ -157,9 +173,9 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
         "",
         f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
-        " and few rounds, strengths by default. Compare on your own data:"
-        f" bin/compare --processes=fedavg,{','.join(ahead.split(', ')[:3])} --seeds=6,"
-        " with the flags of this call.",
+        " and few rounds, strengths by default.",
+        "Compare on your own data, with the flags of this call: bin/compare"
+        f" --processes=fedavg,{','.join(few)} --seeds={seeds}",
     ]
     return lines if nearest["ahead"] else lines[:-1]
 

@@ -150,9 +150,10 @@ def _spent(what: str) -> Callable[..., Optional[float]]:
 
 
 def _last_five(run: FinishedRun) -> Optional[float]:
-    # Without a finite score of the last round there is none.
-    is_known = run.judged("final") is not None
-    return statistics.fmean([*run.tested.values()][-5:]) if is_known else None
+    # None if they are fewer, or the last one is not finite.
+    last = [*run.tested.values()][-5:]
+    is_known = len(last) == 5 and run.judged("final") is not None
+    return statistics.fmean(last) if is_known else None
 
 
 def _rounds_to(run: FinishedRun, at: Optional[float] = None) -> Any:

@@ -238,6 +238,8 @@ class CheckedRun:
             sample_fn=loop.name_of(of_training.get("sample_fn")),
         )
         said = list(remarks.of(config, task))
+        if config.mixed_precision == task_settings.TF32 and "TF32" not in where:
+            said.append("mixed_precision=tf32 changes nothing: no GPU here has it")
         if self._without:
             what = f"{config.process} averages no models, and trains its rounds without"
             said.append(f"{what} {', '.join(self._without)}")

@@ -281,7 +281,12 @@ class Study:
         def each(runs: Sequence[PlannedRun]) -> None:
             if not all(run.is_finished for run in runs):
                 write()
-            batch.run(runs, write_if_due)
+            try:
+                batch.run(runs, write_if_due)
+            finally:
+                if ended:
+                    write(*ended)
+                    ended.clear()
 
         first = self.runs
         each(first)
@@ -391,6 +396,9 @@ def process_names(processes: Sequence[str]) -> list[str]:
     if ALL in processes and all(n == ALL or n.startswith("-") for n in processes):
         out = [n.removeprefix("-") for n in processes if n != ALL]
         left_out = {*map(resolution.process_name, out)}
+        if strange := left_out - {*catalogue.names()}:
+            why = f"{', '.join(sorted(strange))} is not among them."
+            raise SettingError(PROCESSES.name, ",".join(processes), why)
         return [name for name in catalogue.names() if name not in left_out]
     if not processes:
         raise SettingError(PROCESSES.name, None, "give at least one.")
