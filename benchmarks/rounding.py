@@ -84,7 +84,7 @@ def measure(
 
 def _values(
     folder: pathlib.Path, methods: Sequence[str], num_seeds: int
-) -> Mapping[tuple[str, str], list[float]]:
+) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for method in methods:
         for seed in range(num_seeds):

@@ -9,6 +9,7 @@ from tests import commands
 from tests.experiment.finished import finish, read_csv
 from tff_reg.commands import compare, study
 from tff_reg.experiment.report import claims, differences
+from tff_reg.experiment.series import plan as series
 from tff_reg.tasks import studies
 
 TEXT = """
@@ -132,7 +133,8 @@ def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
         assert found.written <= datetime.date.today()
         done = call(name, "--list_commands", f"--output_dir={tmp_path / name}")
         assert done.returncode == 0 and "no claim can" not in done.stderr, done.stderr
-        count = int(found.flags["seeds"]) * len(found.flags["processes"].split(","))
+        names = series.process_names(found.flags["processes"].split(","))
+        count = int(found.flags["seeds"]) * len(names)
         assert done.stdout.count(" run ") % count == 0
         assert not (tmp_path / name).exists() or not [*(tmp_path / name).iterdir()]
 
