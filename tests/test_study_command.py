@@ -134,7 +134,8 @@ def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
         done = call(name, "--list_commands", f"--output_dir={tmp_path / name}")
         assert done.returncode == 0 and "no claim can" not in done.stderr, done.stderr
         names = series.process_names(found.flags["processes"].split(","))
-        count = int(found.flags["seeds"]) * len(names)
+        # The final runs of a grid follow from the tuning.
+        count = int(found.flags["seeds"]) * (1 if "grid" in found.flags else len(names))
         assert done.stdout.count(" run ") % count == 0
         assert not (tmp_path / name).exists() or not [*(tmp_path / name).iterdir()]
 
