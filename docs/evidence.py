@@ -174,12 +174,12 @@ def title(config):
         "quantity": "sizes alone",
         "iid": "iid",
     }[config.partition]
-    parts = [skew]
+    parts = []
     if config.clients_per_round != 5:
         parts.append(f"{config.clients_per_round} of {config.num_clients} a round")
     if config.local_epochs != 5:
         parts.append(f"{config.local_epochs:g} epoch{'s' * (config.local_epochs != 1)}")
-    return ", ".join(parts)
+    return f"{skew} ({', '.join(parts)})" if parts else skew
 
 
 def _condition(configs):
@@ -283,7 +283,7 @@ def draw_map(rows, path):
             color="white" if abs(points) > 8 else curves.INK if shown else "#767676",
         )
     axes.imshow(grid, cmap=colours, vmin=-12, vmax=12, aspect="auto")
-    labels = [each.replace(", ", "\n") for each in titles]
+    labels = [each.replace(" (", "\n(") for each in titles]
     axes.set_xticks(range(len(titles)), labels, fontsize=9)
     methods = {row["role"]: row["methods"] for row in rows}
     heads = [f"{role}\n({_wrapped(methods[role])})" for role in roles]
