@@ -75,7 +75,7 @@ def test_the_readme_counts_the_kinds_of_evidence():
 
 def test_a_card_has_what_was_measured_and_the_methods_that_conflict():
     page = from_code.method_page("man")
-    assert "| measured here | digits, Dir(0.1): 93.4 % (FedAvg 92.5); digits" in page
+    assert "| measured here | 2 classes: +1.0 [−0.3, +2.2] points to FedAvg" in page
     assert "| cost of a step | 1.08 of FedAvg's" in page
     assert "| combines with | all (" in page
     assert "all but `scaffold`, `feddc`, `fedspeed`" in from_code.method_page("feddyn")
@@ -238,6 +238,14 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     name = "digits_two_classes"
     finished_study(tmp_path / name, name)
     assert verdicts.choice() == "" and evidence.study_tables() == ""
+    refused = commands.refusal(commands.call(docs.main, f"--publish={tmp_path / name}"))
+    assert "553 of its 561 runs, or tests, are missing" in refused
+    trials = [
+        (row, column, run)
+        for row, column, run in evidence._trials(name)
+        if row in ("fedavg", "scaffold", "moon", "man") and run.config.seed < 2
+    ]
+    monkeypatch.setattr(evidence, "_trials", lambda name: trials)
     done = commands.call(docs.main, f"--publish={tmp_path / name}")
     assert done.returncode == 0, done.stderr
     assert verdicts.choice() == (
@@ -252,7 +260,8 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     rows = {row["role"]: row for row in evidence.rows_of_map()}
     assert rows["Drift corrections"]["mean"] == pytest.approx(0.05)
     assert rows["Drift corrections"]["ahead"] == "scaffold"
-    assert rows["Drift corrections"]["label_distance"] == 0.8
+    # Less what chance gives in samples of 72 examples.
+    assert 0.7 < rows["Drift corrections"]["label_distance"] < 0.8
     # A change of a method's numbers is said until the study is run again.
     now = evidence.ledger()
     now["moon"]["training_loss_1"] = "9"
@@ -286,5 +295,6 @@ def test_ranks_that_agree_have_a_tau_of_one(results, tmp_path, monkeypatch):
     known = {"same": {"a": column}, "both": {"a": column, "b": other}}
     monkeypatch.setattr(evidence, "_published_cells", lambda: known)
     same, both = evidence.transfer_rows()
-    assert same["tau"] == same["high"] == 1 and both["tau"] == both["low"] == 0
+    assert [same["tau"], same["high"]] == pytest.approx([1, 1])
+    assert [both["tau"], both["low"]] == pytest.approx([0, 0])
     assert same["methods"] == 5 and both["columns"] == 2
