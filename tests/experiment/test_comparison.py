@@ -29,7 +29,8 @@ def test_rows_are_means_over_seeds_and_the_csv_has_them_at_full_precision(
     fedavg, fedprox = rows
     assert " ".join(fedavg) == (
         "process runs accuracy_mean accuracy_std best_accuracy_mean best_accuracy_std"
-        " ema_accuracy_mean ema_accuracy_std all_clients_accuracy_mean"
+        " ema_accuracy_mean ema_accuracy_std last_five_accuracy_mean"
+        " last_five_accuracy_std all_clients_accuracy_mean"
         " all_clients_accuracy_std"
         " ema_accuracy_at_1_mean ema_accuracy_at_1_std ema_accuracy_at_2_mean"
         " ema_accuracy_at_2_std"
