@@ -166,7 +166,7 @@ def _configs(name):
 
 
 def title(config):
-    """What the condition of a run is called."""
+    """The heading of a run's condition, such as `Dir(0.1)` or `2 classes (1 epoch)`."""
     alpha = f"{config.concentration:g}" if config.concentration else ""
     skew = {
         "shards": f"{config.classes_per_client} classes",
@@ -217,7 +217,7 @@ def rows_of_map():
     }
     for name in (each for each in _OF_MAP if each in published()):
         values = studies.published(name, "values.csv")
-        tested = studies.published(name, "claims.csv")
+        tested = published_claims(name)
         found = evidence.families(values, roles, _QUANTITY)
         for setting, configs in _configs(name).items():
             known = title(configs[0])
@@ -228,7 +228,7 @@ def rows_of_map():
                 for row in tested
                 if row["where"] == setting and row["verdict"] == claims.HOLDS
             ]
-            common = {
+            condition = {
                 "study": name,
                 "setting": setting,
                 "title": known,
@@ -236,7 +236,7 @@ def rows_of_map():
                 "ahead": ", ".join(method for _, method in sorted(held)[::-1]),
             }
             rows[known] = [
-                {**common, "role": role, **found[place, role]}
+                {**condition, "role": role, **found[place, role]}
                 for place, role in found
                 if place == setting
             ]
@@ -247,7 +247,7 @@ def rows_of_map():
 
 
 def _wrapped(names):
-    """A few names; of many their number."""
+    """Method names for a label of the map; if more than three, only how many."""
     return names if names.count(",") < 3 else f"{names.count(',') + 1} methods"
 
 
@@ -318,7 +318,7 @@ def study_tables():
     for name in published():
         asked = studies.read(name)
         values = studies.published(name, "values.csv")
-        tested = studies.published(name, "claims.csv")
+        tested = published_claims(name)
         codes = sorted({row["code"] for row in values})
         columns = ("last_five", "score", "ema", "clients_worst_tenth")
         heads = ["method", *("last five", "last", "EMA", "worst tenth")]

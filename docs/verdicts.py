@@ -45,12 +45,10 @@ def verdict(rows: Sequence[Mapping[str, str]]) -> str:
     """Says in a word what tests found of a claim that methods are ahead."""
     signs = [_SIGNS.get(row["verdict"], 0) for row in rows]
     ahead, behind = signs.count(1), signs.count(-1)
-    words = {(True, False): "**holds**", (False, True): "**the opposite holds**"}
+    holds = "**holds**" if ahead == len(signs) else "**holds in part**"
+    words = {(True, False): holds, (False, True): "**the opposite holds**"}
     word = words.get((ahead > 0, behind > 0), "mixed" if ahead else "not shown")
     if len(signs) > 1:
-        word = word.replace(
-            "**holds**", "**holds in part**" if ahead < len(signs) else "**holds**"
-        )
         word += f" ({ahead} of {len(signs)} ahead, {behind} behind)"
     return word
 

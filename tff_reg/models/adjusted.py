@@ -14,7 +14,12 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.data import digests
-from tff_reg.models import keras_calls, torch_states, weight_files
+from tff_reg.models import (
+    keras_calls,
+    names as model_names,
+    torch_states,
+    weight_files,
+)
 from tff_reg.settings import SettingError
 
 
@@ -102,8 +107,8 @@ class AdjustedModelFn:
         mixed_precision: Optional[str] = None,
     ):
         self._model_fn = model_fn
-        # TF32 is how a GPU multiplies float32: the runtime chooses it.
-        self._compute_dtype = None if mixed_precision == "tf32" else mixed_precision
+        is_of_runtime = mixed_precision == model_names.TF32
+        self._compute_dtype = None if is_of_runtime else mixed_precision
         self.said: list[str] = []
         self.digests: dict[str, str] = {}
         # Values by the order in which the variables are made; names of frozen ones.

@@ -18,6 +18,8 @@ from tff_reg import plugins
 
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
+# A `mixed_precision` that the runtime carries out: how a GPU multiplies float32.
+TF32 = "tf32"
 IMAGES, ROWS, TEXTS = "images", "rows of numbers", "texts"
 
 

@@ -50,7 +50,6 @@ OPTION = off_when(
     "the task {task} has no such option.",
     then=KEPT,
 )
-TF32 = "tf32"
 # The values of a method or a task stay: the network or the task does without.
 _OF_NETWORKS = off_when(
     lambda model: (
@@ -209,7 +208,7 @@ class TaskSettings(process_settings.PopulationSettings):
         None,
         help="data type of convolutions and matrix products; weights and sums stay"
         " float32; tf32 is of NVIDIA's GPUs alone",
-        choices=("bfloat16", TF32),
+        choices=("bfloat16", names.TF32),
         rules=(_OF_NETWORKS,),
     )
     task: str = setting(

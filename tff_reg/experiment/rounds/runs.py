@@ -18,12 +18,7 @@ from tff_reg import (
     training,
 )
 from tff_reg.data import digests, rows, sampling
-from tff_reg.experiment.config import (
-    identity,
-    resolution,
-    task_settings,
-    work_settings,
-)
+from tff_reg.experiment.config import identity, resolution, work_settings
 from tff_reg.experiment.config.run_config import (
     ResolvedConfig,
     RunConfig,
@@ -47,6 +42,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.models import names as model_names
 from tff_reg.settings import FILE, SettingError, ignored_settings, settings_of, tagged
 from tff_reg.training.aggregator_settings import AggregatorSettings
 
@@ -238,7 +234,7 @@ class CheckedRun:
             sample_fn=loop.name_of(of_training.get("sample_fn")),
         )
         said = list(remarks.of(config, task))
-        if config.mixed_precision == task_settings.TF32 and "TF32" not in where:
+        if config.mixed_precision == model_names.TF32 and "TF32" not in where:
             said.append("mixed_precision=tf32 changes nothing: no GPU here has it")
         if self._without:
             what = f"{config.process} averages no models, and trains its rounds without"
@@ -295,7 +291,7 @@ class CheckedRun:
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """Starts the runtime that a run asks for, for the body of a `with` statement."""
     options = config.part(runtime.RuntimeSettings)
-    if config.mixed_precision == task_settings.TF32:
+    if config.mixed_precision == model_names.TF32:
         options["tf32"] = True
     with contextlib.ExitStack() as stack:
         try:

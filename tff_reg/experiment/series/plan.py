@@ -256,7 +256,7 @@ class Study:
         due = 0.0
 
         def write_if_due(run: Any) -> None:
-            """Writes what shows the runs that have ended since the last time."""
+            """Writes the tables with the runs that ended, unless it is too soon."""
             nonlocal due
             ended.append(run)
             if (began := time.monotonic()) >= due:
