@@ -225,8 +225,27 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     for a, b in zip(tf.nest.flatten(whole.weights), tf.nest.flatten(again.weights)):
         assert np.array_equal(a, b)
     speeds.write_text("steps_per_second\n3\n")
-    with pytest.raises(settings.SettingError, match="unequal_work"):
+    with pytest.raises(settings.SettingError, match="in the work, speeds or attacks"):
         experiment.run(dataclasses.replace(config, total_rounds=5))
+
+
+def test_seeds_of_one_setting_have_a_mean_and_those_of_two_have_none(tmp_path):
+    given = {**_RUN, "scale": "tiny", "total_rounds": 1, "attack_share": 0.3}
+    given |= {"straggler_share": 0.5, "straggler_epochs": (0.5, 1), "dropout": 0.1}
+    folders = []
+    for seed, dropout in [(0, 0.1), (1, 0.1), (2, 0.3)]:
+        folders.append(tmp_path / f"seed{seed}")
+        changed = {"seed": seed, "dropout": dropout, "output_dir": str(folders[-1])}
+        experiment.run(experiment.RunConfig(**given | changed))
+    (row,) = experiment.compare(folders[:2], tmp_path / "table")
+    assert row["runs"] == 2
+    # A library's own run records no --dropout.
+    for folder in folders:
+        config = json.loads((folder / "config.json").read_text())
+        del config["dropout"]
+        (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(experiment.ComparisonError, match="differ in unequal_work"):
+        experiment.compare(folders, tmp_path / "table")
 
 
 @pytest.mark.usefixtures("in_process")

@@ -33,12 +33,15 @@ KERAS_MODEL, KERAS_WEIGHTS = "keras_model", "keras_weights"
 INITIAL_WEIGHTS = "digest_of_initial_weights"
 # That of the user's own metrics and sampling.
 FUNCTIONS = "digest_of_functions"
+# That of each client's work, speed and attack, which depend on the split and the seed.
+WORK = "digest_of_unequal_work"
 # What they are of, in words.
 WORDS = {
     DATA: "data",
     DEALT: "split of the data into clients",
     INITIAL_WEIGHTS: "initial weights from a file",
     FUNCTIONS: "code of its metrics or sampling",
+    WORK: "work, speeds or attacks of the clients",
     **dict.fromkeys((KERAS_MODEL, "keras_blocks", "keras_loss"), "Keras model"),
     KERAS_WEIGHTS: "initial weights of the Keras model",
 }

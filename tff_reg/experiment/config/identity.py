@@ -93,7 +93,7 @@ def differences(
 
 def decided_by_seed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns what may differ if runs differ only in their seed."""
-    names = ["seed", digests.KERAS_WEIGHTS]
+    names = ["seed", digests.KERAS_WEIGHTS, digests.WORK]
     if config.get("partition_seed") is not None:
         return tuple(names)
     if config.get("partition") != "split_file" or config.get("client_test_share"):

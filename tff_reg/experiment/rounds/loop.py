@@ -171,7 +171,7 @@ class Rounds(callbacks_lib.Run):
         functions |= getattr(self.evaluate, "metrics", {})
         own |= digests.of_functions(functions)
         if self.unequal_work:
-            own["unequal_work"] = digests.described(self.unequal_work)
+            own |= self.unequal_work.recorded()
         built_from = getattr(self.process, "built_from", None) or {}
         settings = {**numbers, **built_from, **self.settings, **own}
         self.settings = _as_json(settings)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tff_reg.data import keys
+from tff_reg.data import digests, keys
 from tff_reg.settings import SettingError
 
 PREFIX = "cohort"
@@ -70,6 +70,16 @@ class UnequalWork:
     deadline: Optional[float] = None
     enough: Optional[int] = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def recorded(self) -> dict[str, str]:
+        """Returns what `config.json` says: of all clients, and of each of them."""
+        seeded = ("seed", "steps", "speeds", "factors")
+        of_all = dataclasses.replace(self, seed=0, steps={}, speeds={}, factors={})
+        of_each = {name: getattr(self, name) for name in seeded}
+        return {
+            "unequal_work": digests.described(of_all),
+            digests.WORK: digests.described(of_each),
+        }
 
     def attendance(self, cohort: Sequence[str], round_num: int) -> Attendance:
         """Returns who counts in a round of these clients."""
