@@ -83,6 +83,7 @@ def test_results_stay(function):
     graph_def = function.graph.as_graph_def()
     graph_rewrites.prepare(
         graph_def,
+        compiles=True,
         results=[function.outputs[0].name],
         parameters=[function.inputs[0].name],
         initialize_op=None,

@@ -78,6 +78,19 @@ def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
     )
 
 
+def uniform(shape: Any, key: tf.Tensor) -> tf.Tensor:
+    """Returns float64 numbers in [0, 1), equal with and without XLA.
+
+    They are those of `tf.random.stateless_uniform` by Philox, but of which XLA makes
+    other floats from the same integers.
+    """
+    words = tf.random.stateless_uniform(
+        [*shape, 2], key, None, None, tf.uint32, alg="philox"
+    )
+    high, low = (tf.cast(each, tf.float64) for each in tf.unstack(words, axis=-1))
+    return tf.math.floormod(high, 2.0**20) * 2.0**-20 + low * 2.0**-52
+
+
 def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
     """Returns the order in which a client's examples are visited in one epoch.
 

@@ -105,7 +105,9 @@ class GradAug(method.Method):
           One triple (width, image height, image width) per sub-network; a width is a
           float64 scalar, or a Python number for the fixed narrowest one.
         """
-        width_key, size_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))
+        width_key, size_key = tf.unstack(
+            tf.random.experimental.stateless_split(key, 2, alg="philox")
+        )
         count = self.subnetworks
         drawn = tf.random.stateless_uniform(
             [count], width_key, self.minimum_width, 1.0, tf.float64, alg="philox"

@@ -62,7 +62,7 @@ class Mixup(method.Method):
         if not self.concentration:
             return method.Change(batch, {"coefficient": 1.0})
         coefficient_key, order_key = tf.unstack(
-            tf.random.experimental.stateless_split(key, 2)
+            tf.random.experimental.stateless_split(key, 2, alg="philox")
         )
         coefficient = _beta(self.concentration, coefficient_key)
         size = tf.shape(batch.features)[0]
@@ -105,7 +105,9 @@ def _beta(concentration: float, key: tf.Tensor) -> tf.Tensor:
     Works with logarithms, because a gamma variable of small shape underflows:
     Gamma(a) is distributed as Gamma(a + 1) U^(1 / a).
     """
-    gamma_key, uniform_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))
+    gamma_key, uniform_key = tf.unstack(
+        tf.random.experimental.stateless_split(key, 2, alg="philox")
+    )
     gammas = tf.random.stateless_gamma(
         [2], gamma_key, tf.constant(concentration + 1.0, tf.float64), dtype=tf.float64
     )

@@ -25,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
+from tff_reg.data import keys
 from tff_reg.lazy import tf
 from tff_reg.methods import cards, method, papers
 from tff_reg.models import forward as forward_lib
@@ -91,9 +92,7 @@ class StochDepth(method.Method):
         if self.survival_probability == 1:
             return method.Change(forward, {"kept_branches": 1.0})
         kept_with = tf.constant(self.probabilities(network.num_branches), tf.float64)
-        draws = tf.random.stateless_uniform(
-            kept_with.shape, key, dtype=tf.float64, alg="philox"
-        )
+        draws = keys.uniform(kept_with.shape, key)
         # Draws are below 1, so a branch with probability 1 is always kept.
         kept = tf.cast(draws < kept_with, network.dtype)
         changed = dataclasses.replace(forward, branch_scales=kept)

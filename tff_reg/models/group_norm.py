@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Union
 import tensorflow as tf
 
 from tff_reg.models import forward as forward_lib, gradients as gradients_lib
+from tff_reg.seam import tensorflow_internals
 
 
 def normalize(x, gamma, beta, groups: int, epsilon: float):
@@ -33,9 +34,13 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
         difference = x - sums.wide(sums.over_groups(sums.over_space(x)))
-        # Unlike a sum of `tf.square`, this does not store the squares.
-        norms = tf.raw_ops.EuclideanNorm(input=difference, axis=1)
-        squares = sums.over_pixels(tf.square(norms))
+        if tensorflow_internals.is_for_xla():
+            squares = tf.reduce_sum(tf.square(difference), axis=1)
+        else:
+            # Unlike a sum of `tf.square`, this does not store the squares. XLA, which
+            # does not store them either, has no such operation.
+            squares = tf.square(tf.raw_ops.EuclideanNorm(input=difference, axis=1))
+        squares = sums.over_pixels(squares)
         inverse = tf.math.rsqrt(sums.over_groups(squares) + epsilon)
 
         @gradients_lib.custom_gradient

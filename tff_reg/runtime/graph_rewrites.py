@@ -9,6 +9,7 @@ each as a function. `prepare` applies, in order:
 * `_make_resources_anonymous`: every call gets new variables and tables, freed with the
   call;
 * `_initialize_before_use`: operations that read them wait for the initialisation;
+* `_compile_nothing`, if XLA has refused a function;
 * `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
   always runs it on the CPU; iterators run without autotuning, because an autotuned
@@ -21,6 +22,7 @@ each as a function. `prepare` applies, in order:
 from __future__ import annotations
 
 import collections
+import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Optional
@@ -62,12 +64,16 @@ _GRADIENT_ATTRIBUTES = (
     "gradient_function",
 )
 
+# The attribute of functions that XLA compiles, and of their calls.
+COMPILED = "_XlaMustCompile"
+
 _function_numbers = itertools.count()
 
 
 def prepare(
     graph_def,
     *,
+    compiles: bool,
     results: Sequence[str],
     parameters: Iterable[str],
     initialize_op: Optional[str],
@@ -81,6 +87,8 @@ def prepare(
     _make_resources_anonymous(graph_def)
     if initialize_op:
         _initialize_before_use(graph_def, _node_name(initialize_op))
+    if not compiles:
+        _compile_nothing(graph_def)
     iterate_over_datasets(graph_def)
     _keep_input_pipelines_on_cpu(graph_def)
     _make_functions_unique(graph_def)
@@ -380,14 +388,30 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
         function.ret[f"out{index}"] = f"in{index}"
 
 
+def _compile_nothing(graph_def) -> None:
+    for function in graph_def.library.function:
+        function.attr.pop(COMPILED, None)
+    for nodes in _node_lists(graph_def):
+        for node in nodes:
+            node.attr.pop(COMPILED, None)
+
+
 # --- library functions -------------------------------------------------------------
 
 
 def _make_functions_unique(graph_def) -> None:
-    """Keeps only the functions that are called, under unique names."""
+    """Keeps only the functions that are called, under unique names.
+
+    Those that XLA compiles have their content in their names: it keeps what it compiled
+    by the name, and the next process built alike finds it.
+    """
     functions = {f.signature.name: f for f in graph_def.library.function}
-    renamed = {}
+    renamed: dict[str, str] = {}
+    for name, function in functions.items():
+        if COMPILED in function.attr and function.attr[COMPILED].b:
+            _name_by_content(name, functions, renamed)
     pending = collections.deque([graph_def.node])
+    pending.extend(functions[name].node_def for name in renamed)
     while pending:
         for node in pending.popleft():
             for name in _called_functions(node):
@@ -407,6 +431,20 @@ def _make_functions_unique(graph_def) -> None:
     del library.gradient[:]
     del library.function[:]
     library.function.extend(kept)
+
+
+def _name_by_content(name: str, functions, renamed: dict[str, str]) -> None:
+    """Adds the new name of a function, and first of those that it calls."""
+    copy = type(functions[name])()
+    copy.CopyFrom(functions[name])
+    for node in copy.node_def:
+        for called in {*_called_functions(node)} & functions.keys() - renamed.keys():
+            _name_by_content(called, functions, renamed)
+        _rename_functions(node, renamed)
+        node.ClearField("experimental_debug_info")
+    copy.signature.name = ""
+    digest = hashlib.sha256(copy.SerializeToString(deterministic=True))
+    renamed[name] = f"compiled_{digest.hexdigest()[:32]}"
 
 
 def _called_functions(node):

@@ -9,16 +9,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
+
+from absl import logging
 
 from tff_reg import seam
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, python_calls
 from tff_reg.seam import internals, tensorflow_internals as tf_internals
 
+# What TensorFlow says of a function that XLA cannot compile, and where.
+_REFUSED, _AT = "tf2xla conversion failed", re.compile(r"at node (\S+) defined")
+_AS_WITHOUT = (
+    "XLA cannot compile the clients' steps (%s): they run as with compile_steps=false."
+)
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 
 
@@ -53,6 +61,7 @@ class TensorFlowFunction:
         self._lock = lock
         self._on_build = on_build
         self._built = False
+        self._compiles = True  # What asks for it.
         self._function: Any = None
         # If it has a Python function: the part before it, its call, the part after it.
         self._around_python: Optional[tuple[Any, ...]] = None
@@ -78,7 +87,7 @@ class TensorFlowFunction:
                     feeds[place] = tf.data.experimental.to_variant(feeds[place])
                 if tf.executing_eagerly():
                     with _optimizing_once(self._has_loops):
-                        fetched = self._run(feeds)
+                        fetched = self._compiled_if_possible(feeds)
                 else:
                     fetched = self._function(*feeds)
         flat = iter(
@@ -88,6 +97,20 @@ class TensorFlowFunction:
             ]
         )
         return _pack(self._form, flat)
+
+    def _compiled_if_possible(self, feeds: list[Any]) -> Any:
+        try:
+            return self._run(feeds)
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            if _REFUSED not in str(error):
+                raise
+            with self._lock:  # Other clients may have found it, too.
+                if self._compiles:
+                    where = _AT.search(str(error))
+                    logging.warning(_AS_WITHOUT, where[1] if where else "unknown")
+                    self._compiles, self._ready = False, set()
+                    self._build()
+        return self._run(feeds)
 
     def _run(self, feeds: list[Any]) -> Any:
         if self._around_python is None:
@@ -143,6 +166,7 @@ class TensorFlowFunction:
         token = self._proto.session_token_tensor_name
         used = graph_rewrites.prepare(
             graph_def,
+            compiles=self._compiles,
             results=fetches,
             parameters=parameters + ([token] if token else []),
             initialize_op=self._proto.initialize_op or None,

@@ -14,6 +14,7 @@ from tensorflow.python.eager import (
     execute as execute,
 )
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
 
 __all__ = [
     "call_flat",
@@ -24,6 +25,7 @@ __all__ = [
     "function_graph",
     "gradient_registry",
     "inference_function",
+    "is_for_xla",
 ]
 
 
@@ -41,6 +43,11 @@ def call_flat(function: Any, inputs: list[tf.Tensor]) -> Any:
 def gradient_registry() -> dict[str, dict[str, Any]]:
     """Returns the gradient functions by operation, each as {"type": function}."""
     return ops.gradient_registry._registry
+
+
+def is_for_xla() -> bool:
+    """Returns whether what is traced now is compiled by XLA."""
+    return control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
 
 
 def function_graph(operation: tf.Operation, attribute: str) -> Any:

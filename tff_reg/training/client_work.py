@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -94,14 +95,14 @@ def build_client_work(
         if training.debug_eager:
 
             def eager(*arguments: Any) -> finishing.ClientOutput:
-                return finishing.as_tensors(_round(make_round(), *arguments))
+                return finishing.as_tensors(_round(make_round(), False, *arguments))
 
             run = debugging.eagerly(eager, description.output_spec, description.eager)
         else:
             local_round = make_round()
             is_whole = isinstance(training.data_form, data_forms.WholeClientData)
             run = tf.function(
-                functools.partial(_round, local_round),
+                functools.partial(_round, local_round, training.compile_steps),
                 autograph=not (is_whole and local_round.has_network),
             )
         with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
@@ -124,6 +125,7 @@ def build_client_work(
 
 def _round(
     local_round: local_round_lib.LocalRound,
+    compiles: bool,
     hparams: Any,
     round_num: Any,
     rate_factor: Any,
@@ -152,7 +154,10 @@ def _round(
 
     def train_on_element(state: Any, element: Any):
         state = as_written(local_round.enter)(state, element)
-        return run(functools.partial(step, visit), state, element)
+        take = functools.partial(step, visit)
+        if compiles and isinstance(form, data_forms.WholeClientData):
+            take = _compiled(take, form, autograph=not local_round.has_network)
+        return run(take, state, element)
 
     if isinstance(form, data_forms.WholeClientData):
         progress = train_on_element(progress, as_written(form.element)(data))
@@ -161,6 +166,32 @@ def _round(
         for batch in iter(batches):
             progress = train_on_element(progress, batch)
     return as_written(local_round.finish)(visit, progress)
+
+
+def _compiled(
+    step: Callable[..., Any], form: data_forms.WholeClientData, autograph: bool
+) -> Callable[..., Any]:
+    """Returns the step with full batches compiled by XLA.
+
+    XLA would compile anew for each size of a smaller last batch.
+    """
+
+    def client_step(state: Any, batch: Any, key: tf.Tensor) -> Any:
+        return step(state, batch, lambda: key)
+
+    compiled = tf.function(client_step, jit_compile=True, autograph=autograph)
+
+    def take(state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]) -> Any:
+        arguments = state, batch, compute_key()
+        if form.drop_remainder:
+            return compiled(*arguments)
+        return tf.cond(
+            tf.equal(form.num_examples(batch), form.batch_size),
+            lambda: compiled(*arguments),
+            lambda: client_step(*arguments),
+        )
+
+    return take
 
 
 def _has_examples(*batch: Any) -> tf.Tensor:

@@ -41,6 +41,7 @@ Process = Union[
 _ARGUMENTS = (
     "client_data",
     "client_optimizer_fn",
+    "compile_steps",
     "measures_drift",
     "metrics_aggregator",
     "model_aggregator",
@@ -81,6 +82,7 @@ def build_regularized(
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
     population: Optional[local_training.Population] = None,
     debug_eager: bool = False,
+    compile_steps: Optional[bool] = None,
     measures_drift: bool = False,
 ) -> Process:
     """Builds federated averaging with any combination of methods.
@@ -106,6 +108,9 @@ def build_regularized(
       learning_rate_schedule: Factor on the client learning rate, per round.
       population: Number and sizes of all clients; some methods need them.
       debug_eager: Whether hooks run eagerly (slow; in-process runtime only).
+      compile_steps: Whether XLA compiles the clients' steps on full batches; None: if
+        the data are in the whole-client form and TensorFlow sees a GPU. What XLA cannot
+        compile runs as without it in `tff_reg.runtime`, which says so once.
       measures_drift: Whether the metrics have norms, cosines and divergence of the
         clients' updates, see `aggregation.with_drift`; not with a `model_aggregator`.
 
@@ -133,6 +138,8 @@ def build_regularized(
             f"learning_rate_schedule is {schedule!r}; give a schedule of"
             " tff_reg.training.schedules, such as listed(factors)."
         )
+    if compile_steps is None:
+        compile_steps = not debug_eager and _is_worth_compiling(client_data)
     training = local_training.LocalTraining(
         client_optimizer_fn,
         tuple(methods),
@@ -141,6 +148,7 @@ def build_regularized(
         client_data,
         population,
         debug_eager,
+        compile_steps,
     )
     server_optimizer = server_optimizer_fn or tff.learning.optimizers.build_sgdm(1.0)
     if aggregators.takes_alike(model_aggregator):
@@ -168,13 +176,19 @@ def build_regularized(
         or server_schedule.total_rounds,
     }
     known = getattr(given["model_fn"], "digests", {})
-    left_out = {"debug_eager", "model_fn" if known else ""}
+    left_out = {"debug_eager", "compile_steps", "model_fn" if known else ""}
     process.built_from = known | {
         f"process.{name}": digests.described(value)
         for name, value in given.items()
         if name not in left_out
     }
     return process
+
+
+def _is_worth_compiling(client_data: data_forms.DataForm) -> bool:
+    """Returns whether steps are compiled by default."""
+    is_whole = isinstance(client_data, data_forms.WholeClientData)
+    return is_whole and bool(tf.config.list_physical_devices("GPU"))
 
 
 def _compose(

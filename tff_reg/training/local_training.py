@@ -44,11 +44,12 @@ class LocalTraining:
       data_form: The form of the client data.
       population: The number and sizes of all clients; needed if a method reads them.
       debug_eager: Whether hooks run eagerly, for a debugger; see `debugging`.
+      compile_steps: Whether XLA compiles the steps on full batches.
 
     Raises:
       IncompatibleMethodsError: If methods conflict.
-      ValueError: If a value is out of range, or `mean_examples` is given without
-        whole-client data.
+      ValueError: If a value is out of range, or `mean_examples` or `compile_steps` is
+        given without whole-client data.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -58,6 +59,7 @@ class LocalTraining:
     data_form: data_forms.DataForm = data_forms.BatchedData()
     population: Optional[Population] = None
     debug_eager: bool = False
+    compile_steps: bool = False
 
     def __post_init__(self):
         if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:
@@ -72,4 +74,9 @@ class LocalTraining:
             raise ValueError(
                 "mean_examples needs each client's size before it trains: give the"
                 " client data in the whole-client form, or leave mean_examples out."
+            )
+        if self.compile_steps and (self.debug_eager or not has_sizes):
+            raise ValueError(
+                "compile_steps needs client data in the whole-client form, and no"
+                " debug_eager: leave it out, or see training.WholeClientData."
             )

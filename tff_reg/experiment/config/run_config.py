@@ -261,6 +261,13 @@ class RunConfig(
         rules=(only_with("runtime", "in_process"),),
         tags=(NO_EFFECT,),
     )
+    compile_steps: str = _of_what(
+        "auto",
+        help="whether XLA compiles the clients' steps on full batches; auto: on a GPU",
+        choices=("auto", "true", "false"),
+        rules=(conflicts("debug_eager", True),),
+        tags=(NO_EFFECT,),
+    )
     rounds_per_checkpoint: int = _read_off(
         1,
         help="number of rounds between two checkpoints",

@@ -43,6 +43,7 @@ from tff_reg.experiment.rounds.result import RunResult
 from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.models import names as model_names
+from tff_reg.runtime import devices
 from tff_reg.settings import FILE, SettingError, ignored_settings, settings_of, tagged
 from tff_reg.training.aggregator_settings import AggregatorSettings
 
@@ -346,6 +347,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         config.hyperparameters,
         mean_examples=mean_examples,
         debug_eager=config.debug_eager,
+        compile_steps=_compiles(config),
         measures_drift=config.drift,
         told=unequal_work.told(config),
         **_form(task),
@@ -354,6 +356,13 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     process.built_from = {}  # The settings of the run say it.
     is_local = config.process in catalogue.WITHOUT_MODEL
     return process_state.Local(process) if is_local else process
+
+
+def _compiles(config: ResolvedConfig) -> bool:
+    if config.compile_steps != "auto":
+        return config.compile_steps == "true"
+    names = devices.parse(config.devices)
+    return devices.are_gpus(names) and not config.debug_eager
 
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,6 +103,9 @@ class ChildProcesses:
         self._processes: list[subprocess.Popen] = []
         self._is_stopped = False
         self._lock = threading.Lock()
+        # What XLA compiles in one run the others read.
+        self._compiled = tempfile.mkdtemp(prefix="compiled-steps-")
+        weakref.finalize(self, shutil.rmtree, self._compiled, ignore_errors=True)
 
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
         """Runs a command to its end; the calling thread must live as long."""
@@ -132,9 +137,11 @@ class ChildProcesses:
         return start(command, env=environment, **({} if self._is_watched else quiet))
 
     def _environment(self, place: int) -> dict[str, str]:
+        kept = f"--tf_xla_persistent_cache_directory={self._compiled}"
+        environment = {"TF_XLA_FLAGS": kept, **os.environ}
         if self._jobs == 1:
-            return dict(os.environ)
-        environment = {**os.environ, **threads()}
+            return environment
+        environment |= threads()
         if gpus := _gpus():
             own = gpus[place :: self._jobs] or [gpus[place % len(gpus)]]
             environment[_VISIBLE_GPUS] = ",".join(own)
