@@ -18,6 +18,7 @@ from tff_reg.lazy import tff
 
 context = lazy.module("tff_reg.runtime.context")
 workers = lazy.module("tff_reg.runtime.workers")
+devices = lazy.module("tff_reg.runtime.devices")
 
 quiet.silence()
 # `tf.keras` is Keras 2 here; Keras 3 is tested as `keras`.
@@ -51,6 +52,11 @@ def pytest_addoption(parser):
         help="also run what is marked as slow: what is long by nature",
     )
     parser.addoption(
+        "--gpu",
+        action="store_true",
+        help="clients on the first GPU; without a worker of TFF",
+    )
+    parser.addoption(
         "--strict-golden",
         action="store_true",
         help="fail where a golden file has what the tests do not compare",
@@ -61,6 +67,9 @@ def pytest_configure(config):
     # Of our own files everything is compared.
     if config.getoption("--strict-golden") or not os.environ.get("TFF_REG_GOLDEN"):
         config.addinivalue_line("filterwarnings", "error:not compared:UserWarning")
+    if config.getoption("--gpu"):  # As in a run.
+        devices.resolve(None, require_gpu=False)
+        devices.set_arithmetic(deterministic=True, tf32=False)
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks at the groups.
@@ -70,6 +79,9 @@ def pytest_collection_modifyitems(config, items):
     Whoever names a folder of golden files asks for all that replays them.
     """
     _share_out(items)
+    if config.getoption("--gpu") and not devices.are_gpus(None):
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="TensorFlow sees no GPU"))
     if config.getoption("--slow"):
         return
     own_golden_files = os.environ.get("TFF_REG_GOLDEN")
@@ -100,11 +112,13 @@ def _share_out(items):
 
 
 @pytest.fixture(scope="session")
-def contexts():
+def contexts(pytestconfig):
     """`contexts(kind)`: inside, computations run in process or in TFF's own context."""
+    is_gpu = pytestconfig.getoption("--gpu")
+    names = ["GPU:0" if is_gpu else "CPU:0"]
     client_workers = {
-        "in_process": workers.ClientWorkers(["CPU:0"], 1),
-        "two_at_a_time": workers.ClientWorkers(["CPU:0"], 2),
+        "in_process": workers.ClientWorkers(names, 1),
+        "two_at_a_time": workers.ClientWorkers(names, 2),
     }
     known = {
         name: context.InProcessContext(found) for name, found in client_workers.items()
@@ -112,6 +126,8 @@ def contexts():
 
     @contextlib.contextmanager
     def install(kind):
+        if kind not in known and is_gpu:
+            pytest.skip("TFF's worker does not use a GPU")
         if kind not in known:
             # With plain sums in the place of secure ones. Its C++ worker ends with it.
             known["tff"] = tff.backends.test.create_sync_test_cpp_execution_context()

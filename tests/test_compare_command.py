@@ -19,6 +19,8 @@ from tff_reg import experiment
 from tff_reg.commands import compare
 from tff_reg.data import digests
 from tff_reg.experiment.config import identity
+from tff_reg.experiment.series import jobs
+from tff_reg.runtime import devices
 
 TINY = [
     "--total_rounds=2",
@@ -215,6 +217,24 @@ def test_a_dry_run_tells_what_is_left_to_do(copied):
     assert cells["MB sent and received"] == f"{sent:.0f}"
     assert total.startswith("1 run to do, 3 finished: about ")
     assert written(directory) == before
+
+
+def test_where_there_is_a_gpu_a_dry_run_tries_the_cpu_too(copied, monkeypatch):
+    directory, arguments = copied
+    shutil.rmtree(directory / NAMES[3])
+    monkeypatch.setattr(jobs, "gpus", lambda: ["0"])
+    monkeypatch.setattr(devices, "memory", lambda name: {name: 1234})
+    tried = commands.call(
+        *(compare.main, *arguments, "--dry_run"), executor=commands.InThisProcess()
+    )
+    assert tried.returncode == 0, tried.stderr
+    lines = tried.stdout.splitlines()
+    (at,) = [i for i, each in enumerate(lines) if each.startswith("| method")]
+    cells = dict(zip(*([c.strip() for c in lines[i].split("|")] for i in (at, at + 2))))
+    assert cells["MB of the GPU"] == "1,234"
+    is_faster = float(cells["on the CPU"]) < float(cells["s a round"])
+    assert ("fedprox is faster on the CPU here" in tried.stdout) == is_faster
+    assert lines[-1].startswith("1 run to do, 3 finished: about ")
 
 
 def test_nothing_is_run_again_and_lost_tables_are_made_from_the_runs(

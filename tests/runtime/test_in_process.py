@@ -356,6 +356,15 @@ def test_an_error_in_a_clients_graph_names_the_hook(text, words):
     assert visits.reason(RuntimeError(text)).startswith(words)
 
 
+def test_a_full_device_is_told_in_one_line():
+    text = (
+        "OOM when allocating tensor with shape[64,32] and type float\n\t [[{{node a}}]]"
+    )
+    said = visits.reason(tf.errors.ResourceExhaustedError(None, None, text))
+    assert said.startswith("the memory of its device is full (OOM when allocating")
+    assert "smaller batch_size" in said and "\n" not in said and "node" not in said
+
+
 class _Cohort:
     """Clients of the given sizes; remembers in which order they began."""
 

@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def _graph(form):
 
         labels = tf.TensorArray(tf.int32, 0, True, element_shape=[10])
         step_keys = tf.TensorArray(tf.int64, 0, True, element_shape=[2])
-        labels, step_keys, _ = form.run(step, (labels, step_keys, 0), element)
+        labels, step_keys, _ = form.run(step, (labels, step_keys, 0), element, 1)
         return labels.stack(), step_keys.stack()
 
     return run
@@ -140,7 +141,7 @@ def test_preprocessing_sees_each_batch_with_its_step_key():
     )
     element = _element(2)
     element["x"] = tf.constant([[10], [20]], tf.uint8)
-    batch = form.run(lambda _, batch, key: batch["x"], tf.zeros([2, 1]), element)
+    batch = form.run(lambda _, batch, key: batch["x"], tf.zeros([2, 1]), element, 1)
     np.testing.assert_allclose(batch, [[1.0], [2.0]])
     assert seen == [((2, 1), (2,))]
 
@@ -155,15 +156,21 @@ def test_element_specs_say_what_the_data_must_be():
     assert list(data_forms.BatchedData(keyed=True).element_spec(SPEC)) == list(spec)
 
 
-def test_batches_carry_their_key_or_get_a_fresh_one():
+def test_batches_carry_their_key_or_get_one_of_content_round_and_step():
     def step(state, batch, compute_key):
         assert list(batch) == ["x", "y"]
         return compute_key().numpy()
 
-    keyed = data_forms.BatchedData(keyed=True).run(step, None, _element(2))
+    keyed = data_forms.BatchedData(keyed=True).run(step, None, _element(2), 1)
     np.testing.assert_array_equal(keyed, KEY)
     element = _element(2)
     del element["key"]
     plain = data_forms.BatchedData()
-    first, second = (plain.run(step, None, element) for _ in range(2))
-    assert list(first) != list(second)
+
+    def key(round_num, num_steps, batch=element):
+        state = types.SimpleNamespace(num_steps=num_steps)
+        return tuple(plain.run(step, state, batch, round_num).tolist())
+
+    other = {**element, "y": element["y"] + 1}
+    assert key(1, 0) == key(1, 0)
+    assert len({key(1, 0), key(2, 0), key(1, 1), key(1, 0, other)}) == 4

@@ -169,8 +169,17 @@ class Forecast:
             self._trial(number, name, each[0])
             for number, (name, each) in enumerate(self._left.items())
         ]
+        self._on_cpu = []
+        if jobs.gpus() and not any(run.config.devices for run in runs):
+            self._on_cpu = [
+                self._trial(number, f"{name} on the CPU", each[0], devices=("CPU:0",))
+                for number, (name, each) in enumerate(self._left.items(), len(runs))
+            ]
+            self.planned += self._on_cpu
 
-    def _trial(self, number: int, name: str, run: PlannedRun) -> PlannedRun:
+    def _trial(
+        self, number: int, name: str, run: PlannedRun, **changes: Any
+    ) -> PlannedRun:
         where = os.path.join(self.path, str(number))
         rounds = min(_ROUNDS, run.config.total_rounds)
         asked = dataclasses.replace(
@@ -179,6 +188,7 @@ class Forecast:
             output_dir=where,
             stop_at_target=False,
             patience=None,
+            **changes,
         )
         return plan_run(asked, name=f"{name}, tried")
 
@@ -194,8 +204,7 @@ class Forecast:
         seconds = disk = memory = 0.0
         for trial, (name, runs) in zip(self.planned, self._left.items()):
             there = directory.RunDirectory(trial.directory)
-            text = (there.path / "metrics.csv").read_text("utf-8")
-            table = metrics.MetricsTable.parse(text)
+            table = _metrics(trial)
             per_round = table.column(metrics.SECONDS)[-1]
             megabytes = table.column(metrics.MEMORY)[-1]
             rounds = sum(run.config.total_rounds for run in runs)
@@ -212,10 +221,19 @@ class Forecast:
                 "s a round": f"{per_round:.2f}",
                 "time": progress.duration(rounds * per_round),
                 "MB of memory": f"{megabytes:,.0f}",
+                **_of_gpu(table),
                 "MB sent and received": f"{sent / 1e6:,.0f}" if sent else "-",
                 "MB on disk": f"{size:,.0f}",
             }.items():
                 cells.setdefault(head, []).append(text)
+        notes = []
+        for trial, name, seconds_here in zip(
+            self._on_cpu, self._left, cells.get("s a round", ())
+        ):
+            on_cpu = _metrics(trial).column(metrics.SECONDS)[-1]
+            cells.setdefault("on the CPU", []).append(f"{on_cpu:.2f}")
+            if on_cpu < float(seconds_here):
+                notes.append(f"{name} is faster on the CPU here: --devices=CPU:0.")
         there = progress.count(sum(map(len, self._left.values())), "run")
         total = (
             f"{there} to do, {self._num_finished} finished: about"
@@ -223,7 +241,17 @@ class Forecast:
             f" memory with {progress.count(jobs, 'job')}, without starts and tests, and"
             f" {disk:,.0f} MB on disk, without further states of clients."
         )
-        return [*tables.to_markdown(cells), "", total] if cells else [total]
+        return [*tables.to_markdown(cells), "", *notes, total] if cells else [total]
+
+
+def _metrics(run: PlannedRun) -> metrics.MetricsTable:
+    path = directory.RunDirectory(run.directory).path / "metrics.csv"
+    return metrics.MetricsTable.parse(path.read_text("utf-8"))
+
+
+def _of_gpu(table: metrics.MetricsTable) -> dict[str, str]:
+    megabytes = table.rows()[-1].get(metrics.GPU_MEMORY)
+    return {"MB of the GPU": f"{megabytes:,.0f}"} if megabytes else {}
 
 
 def try_runs(study, done, num_jobs):

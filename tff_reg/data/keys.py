@@ -108,6 +108,17 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
     return tf.argsort(numbers, stable=True)
 
 
+def of_content(values: Any, *numbers: Any) -> tf.Tensor:
+    """Returns the key of a structure of tensors and of integers, int64 [2]."""
+    key = tf.zeros([2], tf.int64)
+    for each in tf.nest.flatten(values):
+        digest = tf.bitcast(tf.fingerprint(tf.reshape(each, [1, -1])), tf.int64)
+        key = fold_in(key, digest[0])
+    for number in numbers:
+        key = fold_in(key, number)
+    return key
+
+
 def step_key(key: tf.Tensor, step: Any) -> tf.Tensor:
     """Returns the key of one local step: augmentation, dropout, mixing and the like."""
     return fold_in(fold_in(key, _STEPS_BRANCH), step)

@@ -110,6 +110,18 @@ def set_arithmetic(deterministic: bool, tf32: bool) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
+def memory(name: str) -> dict[str, int]:
+    """Returns the most megabytes that a GPU has given this process; {} without GPUs."""
+    if not tf.config.list_physical_devices("GPU"):
+        return {}
+    names = [
+        each.name.partition("device:")[2]
+        for each in tf.config.list_logical_devices("GPU")
+    ]
+    infos = map(tf.config.experimental.get_memory_info, names)
+    return {name: round(max(each["peak"] for each in infos) / 1e6)}
+
+
 def default_clients_in_parallel(names: list[str]) -> int:
     """Returns the default number of clients at a time on each of the devices."""
     if are_gpus(names):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from tff_reg.lazy import tff
+from tff_reg.lazy import tf, tff
 from tff_reg.runtime import intrinsics, values
 from tff_reg.runtime.interpreter import AtClient, Interpreter
 from tff_reg.seam import internals
@@ -46,6 +46,12 @@ def reason(error: BaseException) -> str:
         return (
             f"a label is {label[1]}, and the model has {label[2]} outputs: number the"
             " classes from 0, and give the model one output for each."
+        )
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        what = text.partition(" [")[0].partition(";")[0].strip().partition("\n")[0]
+        return (
+            f"the memory of its device is full ({what}): give a smaller batch_size or"
+            " model, fewer clients_in_parallel, or mixed_precision=bfloat16."
         )
     hooks = _HOOK.findall(text)
     whose = f"{hooks[-1]}: " if hooks else ""

@@ -157,7 +157,7 @@ def _round(
         take = functools.partial(step, visit)
         if compiles and isinstance(form, data_forms.WholeClientData):
             take = _compiled(take, form, autograph=not local_round.has_network)
-        return run(take, state, element)
+        return run(take, state, element, round_num)
 
     if isinstance(form, data_forms.WholeClientData):
         progress = train_on_element(progress, as_written(form.element)(data))

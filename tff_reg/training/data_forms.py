@@ -20,18 +20,13 @@ from tff_reg.lazy import tf
 from tff_reg.training.process_settings import batches, trained
 
 
-def _fresh_key():
-    """Returns a new int64 [2] key at every call, for data without one."""
-    return tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64)
-
-
 @dataclasses.dataclass(frozen=True)
 class BatchedData:
     """Batches in the given order: `OrderedDict(x, y)`, or as the model's `input_spec`.
 
     Attributes:
       keyed: Whether each batch has an int64 [2] `key` for the random numbers of its
-        step. Otherwise each batch gets a new random key.
+        step. Otherwise they depend on the batch's content, the round and the step.
     """
 
     keyed: bool = False
@@ -51,10 +46,16 @@ class BatchedData:
         """
         return _count_classes(data, num_classes)
 
-    def run(self, step_fn: Callable[..., Any], state: Any, element: Any):
+    def run(
+        self, step_fn: Callable[..., Any], state: Any, element: Any, round_num: Any
+    ):
         """Calls `step_fn(state, batch, compute_key)` once: an element is a batch."""
         if not self.keyed:
-            return step_fn(state, element, _fresh_key)
+
+            def of_content() -> tf.Tensor:
+                return keys.of_content(element, round_num, state.num_steps)
+
+            return step_fn(state, element, of_content)
         batch = collections.OrderedDict(element)
         key = batch.pop("key")
         return step_fn(state, batch, lambda: key)
@@ -173,8 +174,15 @@ class WholeClientData:
         """Counts a client's examples per class, int32 [num_classes]."""
         return _count_classes(data, num_classes)
 
-    def run(self, step_fn: Callable[..., Any], state: Any, element: dict[str, Any]):
+    def run(
+        self,
+        step_fn: Callable[..., Any],
+        state: Any,
+        element: dict[str, Any],
+        round_num: Any,
+    ):
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
+        del round_num  # The client's key depends on it.
         features, labels, key = element["x"], element["y"], element["key"]
         num_examples = self.num_examples(element)
         steps_per_epoch, steps = self.num_steps(element)

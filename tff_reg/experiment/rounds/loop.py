@@ -32,6 +32,7 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.result import RunResult
+from tff_reg.runtime import devices
 from tff_reg.settings import SettingError, near_names
 from tff_reg.training import traffic
 
@@ -453,6 +454,7 @@ class Rounds(callbacks_lib.Run):
             **dict.fromkeys((metrics.EVALUATION_LOSS, self.judged_by.server)),
             metrics.SECONDS: round(seconds, 3),
             metrics.MEMORY: _peak_megabytes(),
+            **devices.memory(metrics.GPU_MEMORY),
             **dict.fromkeys(to_fill),
             **found,
         }

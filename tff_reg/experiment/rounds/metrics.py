@@ -14,6 +14,8 @@ ROUND = "round_num"
 SECONDS = "round_seconds"
 # The most memory that the process has had.
 MEMORY = "peak_megabytes"
+# The most memory that it has had of a GPU, where there is one.
+GPU_MEMORY = "gpu_peak_megabytes"
 TRAINING_LOSS = "training/loss"
 NUM_EXAMPLES = "training/num_examples"
 EVALUATION_LOSS = "evaluation/loss"
@@ -139,8 +141,9 @@ class MetricsTable:
         if self._columns is None:
             self._columns = [*row]
             self._text = self._line(self._columns)
-        # Runs of earlier versions have no memory and no subsets.
-        unknown = {*row} - {*self._columns, MEMORY}
+        # Runs of earlier versions have no memory and no subsets; another machine may
+        # have a GPU.
+        unknown = {*row} - {*self._columns, MEMORY, GPU_MEMORY}
         unknown -= {*filter(is_of_subset, unknown)}
         if unknown:
             raise ValueError(

@@ -88,6 +88,7 @@ def summarize(
         "lower_is_better": score.lower_is_better,
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
+        **{name: rows[-1][name] for name in [metrics.GPU_MEMORY] if rows[-1].get(name)},
         **(
             {"simulated_seconds": sum(table.column(unequal_work.SECONDS))}
             if unequal_work.SECONDS in rows[-1]

@@ -142,8 +142,8 @@ class ChildProcesses:
         if self._jobs == 1:
             return environment
         environment |= threads()
-        if gpus := _gpus():
-            own = gpus[place :: self._jobs] or [gpus[place % len(gpus)]]
+        if there := gpus():
+            own = there[place :: self._jobs] or [there[place % len(there)]]
             environment[_VISIBLE_GPUS] = ",".join(own)
         return environment
 
@@ -162,7 +162,7 @@ class ChildProcesses:
                 process.kill()
 
 
-def _gpus() -> list[str]:
+def gpus() -> list[str]:
     """Returns the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     given = os.environ.get(_VISIBLE_GPUS)
     if given is None:
