@@ -5,7 +5,8 @@ clients, batches, steps and optimiser, and the mean of the clients' weights. The
 after the first round are compared; those of ResNet-56 after a round of two steps, since
 more of them on random labels make other weights of other last bits. One difference
 remains: FedJAX fills a client's last batch with examples of earlier batches. Only
-PyTorch and this package run FedAlign and MOON. The programs (benchmarks/simulators/)
+PyTorch and this package run FedAlign, MOON and FedMLB. On a GPU all of them multiply in
+float32. The programs (benchmarks/simulators/)
 have environments of their own and take turns of one round, so that other work on the
 machine affects all of them.
 """
@@ -31,7 +32,8 @@ from benchmarks.simulators import environments
 from tff_reg.lazy import np
 from tff_reg.runtime import devices
 
-_PYTORCH = "pytorch"
+# By device: what the others are compared with.
+_PYTORCH = {"cpu": "pytorch", "gpu": "pytorch_gpu"}
 _KERNELS = "kernels"
 # Seconds between looks at a program's memory.
 _BETWEEN_LOOKS = 0.2
@@ -52,6 +54,9 @@ CASES = {
     "resnet56": _RESNET56,
     "resnet56-fedalign": _RESNET56._replace(method="fedalign"),
     "resnet56-moon": _RESNET56._replace(method="moon"),
+    "resnet18-fedmlb": cases.Size(
+        "resnet18", "group", (32, 32, 3), 2, 200, 50, "fedmlb"
+    ),
 }
 
 
@@ -65,6 +70,7 @@ class System(NamedTuple):
       arguments: The program's arguments after the case's file.
       in_parallel: Clients at a time; None for as many as there are cores.
       methods: The methods that it can run.
+      device: 'cpu' or 'gpu'.
     """
 
     title: str
@@ -73,11 +79,13 @@ class System(NamedTuple):
     arguments: tuple[str, ...] = ()
     in_parallel: int | None = 1
     methods: tuple[str, ...] = ("fedavg",)
+    device: str = "cpu"
 
 
-_ALL = ("fedavg", "fedalign", "moon")
+_ALL = ("fedavg", "fedalign", "moon", "fedmlb")
+_ON_GPU: dict[str, Any] = {"methods": _ALL, "device": "gpu"}
 SYSTEMS = {
-    _PYTORCH: System("PyTorch, a plain loop", "pytorch", "torch", methods=_ALL),
+    "pytorch": System("PyTorch, a plain loop", "pytorch", "torch", methods=_ALL),
     "pytorch_best": System(
         "PyTorch, channels_last, a process a core",
         "pytorch",
@@ -103,6 +111,34 @@ SYSTEMS = {
         2,
         methods=_ALL,
     ),
+    "pytorch_gpu": System(
+        "PyTorch, a plain loop", "pytorch", "torch", ("", "cuda"), **_ON_GPU
+    ),
+    "pytorch_gpu_best": System(
+        "PyTorch, channels_last, CUDA graphs",
+        "pytorch",
+        "torch",
+        ("best", "cuda"),
+        **_ON_GPU,
+    ),
+    "fedjax_gpu": System("FedJAX", "fedjax_rounds", "jax", device="gpu"),
+    "tff_reg_cpu": System(
+        "tff_reg, two CPU cores", "own", None, ("in_process", "2"), 2, **_ON_GPU
+    ),
+    "tff_reg_gpu_plain": System(
+        "tff_reg, not compiled", "own", None, ("in_process", "1", "GPU:0"), **_ON_GPU
+    ),
+    **{
+        f"tff_reg_gpu_{count}": System(
+            "tff_reg",
+            "own",
+            None,
+            ("in_process", str(count), "GPU:0", "compiled"),
+            count,
+            **_ON_GPU,
+        )
+        for count in (1, 2, 4, 8)
+    },
 }
 
 
@@ -110,6 +146,7 @@ def measure(
     names: Sequence[str],
     systems: Sequence[str] = tuple(SYSTEMS),
     *,
+    device: str = "cpu",
     quick: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
@@ -118,6 +155,7 @@ def measure(
     Args:
       names: Some of `CASES`.
       systems: Some of `SYSTEMS`; PyTorch is always among them.
+      device: 'cpu' or 'gpu'; systems of the other are left out.
       quick: One measured round of each, not three.
       report: Called with a line now and then, to show progress.
 
@@ -128,14 +166,17 @@ def measure(
       RefusedError: If PyTorch cannot be installed.
     """
     pythons: dict[str | None, str] = {None: sys.executable}
-    chosen = {name: SYSTEMS[name] for name in SYSTEMS if name in {_PYTORCH, *systems}}
+    base, chosen = _PYTORCH[device], {}
+    for name in {base: None, **dict.fromkeys(systems)}:
+        if SYSTEMS[name].device == device:
+            chosen[name] = SYSTEMS[name]
     for name, system in list(chosen.items()):
         if system.environment in pythons:
             continue
         try:
             pythons[system.environment] = environments.python(str(system.environment))
         except subject.RefusedError as error:
-            if name == _PYTORCH:
+            if name == base:
                 raise
             report(f"{name} is left out: {error}")
             del chosen[name]
@@ -153,7 +194,8 @@ def _measure_case(
     rounds: int,
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """The rows of one case."""
+    """The rows of one case; the first system is PyTorch's plain loop."""
+    base = systems[0]
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.ExitStack() as stack,
@@ -171,6 +213,7 @@ def _measure_case(
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": folder,
+            "NVIDIA_TF32_OVERRIDE": "0",  # No TF32, whatever a system's default is.
         }
         programs: dict[str, asking.Program] = {}
         found: dict[str, dict[str, Any]] = {}
@@ -199,7 +242,7 @@ def _measure_case(
             except RuntimeError as error:
                 errors.seek(0)
                 said = errors.read().decode(errors="replace").strip().splitlines()
-                if name == _PYTORCH:
+                if name == base:
                     raise RuntimeError("\n".join([str(error), *said[-20:]])) from error
                 report(f"{case}: {name} is left out: {said[-1] if said else error}")
                 continue
@@ -216,8 +259,8 @@ def _measure_case(
             report(f"{case}: {index + 1} of {rounds} rounds of each")
         start_weights = cases.read_weights(compared)
     for name, own in weights.items():
-        found[name]["difference"] = difference(own, weights[_PYTORCH], start_weights)
-    return rows_of(case, seconds, found)
+        found[name]["difference"] = difference(own, weights[base], start_weights)
+    return rows_of(case, base, seconds, found)
 
 
 def _command(system: System, pythons: Mapping[str | None, str], path: str) -> list[str]:
@@ -239,6 +282,7 @@ def difference(
 
 def rows_of(
     case: str,
+    base: str,
     seconds: Mapping[str, Sequence[float]],
     more: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
@@ -246,13 +290,14 @@ def rows_of(
 
     Args:
       case: Its name.
+      base: The name of PyTorch's plain loop.
       seconds: The seconds of rounds, by system.
       more: Other results, by system.
 
     Returns:
       JSON values by name, for each of `seconds`.
     """
-    pytorch = statistics.median(seconds[_PYTORCH])
+    pytorch = statistics.median(seconds[base])
     kernels = statistics.median(seconds.get(_KERNELS, [math.nan]))
     return [
         {
@@ -340,6 +385,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _define_flags(given: flags.FlagValues) -> None:
+    flags.DEFINE_enum("device", "cpu", [*_PYTORCH], "Where clients train.", given)
     for flag, known in (("cases", CASES), ("systems", SYSTEMS)):
         names = list(known)
         flags.DEFINE_list(flag, names, f"Some of: {', '.join(names)}.", given)
@@ -352,7 +398,8 @@ def _run(given: flags.FlagValues) -> None:
             raise subject.RefusedError(
                 f"--{flag}={','.join(chosen)}: choose some of {', '.join(known)}."
             )
-    rows = measure(given.cases, given.systems, quick=given.quick, report=subject.say)
+    options = {"device": given.device, "quick": given.quick, "report": subject.say}
+    rows = measure(given.cases, given.systems, **options)
     subject.finish(given, rows, table(rows))
 
 
@@ -360,13 +407,17 @@ SUBJECT = subject.Subject(
     run=_run,
     define_flags=_define_flags,
     help=f"""\
-bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
+bin/bench peers [--device=gpu] [--cases=CASE,...] [--systems=SYSTEM,...] [--quick]
+      [--json=FILE]
   The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
   channels_last, a process a core), Flower's simulation, fluke, BlazeFL (with Python
   3.12 or 3.13 on PATH), pfl-research, FedJAX, TFF's own runtime and here, with one
   client and two at a time, also in the lane tff_pins; beside them the network's
   kernels alone (FedAvg, two at a time). Half an hour, or a quarter with --quick. The
-  first call installs the others into build/peers (4 GB).
+  first call installs the others into build/peers (4 GB). --device=gpu: PyTorch, also
+  at its best (channels_last, cuDNN's search, CUDA graphs), FedJAX, and here with 1, 2,
+  4 and 8 clients at a time, all of them in float32; TFF_REG_PEERS_TORCH and
+  TFF_REG_PEERS_JAX name Pythons that have them, with CUDA.
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

@@ -25,7 +25,7 @@ class Size(NamedTuple):
       clients: The number of clients.
       examples: The number of examples of each client.
       batch_size: Examples of a step.
-      method: 'fedavg', 'fedalign' or 'moon'.
+      method: 'fedavg', 'fedalign', 'fedmlb' or 'moon'.
     """
 
     network: str

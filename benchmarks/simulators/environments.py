@@ -26,6 +26,9 @@ _OLDEST = {"blazefl": (3, 12)}
 def python(name: str) -> str:
     """The Python of an environment, which is made if it is missing or outdated.
 
+    TFF_REG_PEERS_TORCH and its like name the Python of a machine that can install
+    nothing.
+
     Args:
       name: A file of requirements/, without its ending, or `TFF_PINS`.
 
@@ -35,6 +38,8 @@ def python(name: str) -> str:
     Raises:
       RefusedError: If it cannot be installed.
     """
+    if given := os.environ.get(f"TFF_REG_PEERS_{name.upper()}"):
+        return given
     if name == TFF_PINS:
         environ = {**os.environ, "TFF_REG_LANE": TFF_PINS}
         environ.pop("TFF_REG_PYTHON", None)  # It may be too new.

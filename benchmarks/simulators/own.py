@@ -1,7 +1,8 @@
 """Rounds of this package, in process or in TFF's own runtime.
 
 The program's second argument is the runtime, or "weights" if only the network's initial
-weights are wanted; the third is the clients at a time. TFF's own runtime runs TFF's own
+weights are wanted; the third is the clients at a time; the fourth the device, and the
+fifth "compiled" if XLA compiles the steps. TFF's own runtime runs TFF's own
 FedAvg, on this package's network.
 """
 
@@ -45,7 +46,9 @@ def _trainable(model) -> list[np.ndarray]:
     return [variable.numpy() for variable in model.trainable_variables]
 
 
-def main(path: str, kind: str, parallel: str) -> None:
+def main(
+    path: str, kind: str, parallel: str, device: str = "CPU:0", compiles: str = ""
+) -> None:
     """Answers questions about the case in a file."""
     case = serving.read(path)
     threads = max(1, devices.cores() // int(parallel))
@@ -66,7 +69,10 @@ def main(path: str, kind: str, parallel: str) -> None:
         ]
     else:
         runtime.use(
-            "in_process", clients_in_parallel=int(parallel), intra_op_threads=threads
+            "in_process",
+            devices=[device],
+            clients_in_parallel=int(parallel),
+            intra_op_threads=threads,
         )
         process = training.build_regularized(
             build,
@@ -76,6 +82,7 @@ def main(path: str, kind: str, parallel: str) -> None:
                 batch_size=case.batch_size, shuffle=False
             ),
             max_gradient_norm=case.max_gradient_norm,
+            compile_steps=compiles == "compiled",
         )
         data = [
             tf.data.Dataset.from_tensors(

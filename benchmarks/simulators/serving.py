@@ -24,9 +24,10 @@ class Case(NamedTuple):
     """The network, data and optimiser of a round.
 
     Attributes:
-      network: 'cnn', 'resnet8', 'resnet20' or 'resnet56'.
+      network: 'cnn', 'resnet8', 'resnet18', 'resnet20' or 'resnet56'.
       norm: 'group' (two groups) or 'batch'.
-      method: 'fedavg', 'fedalign' or 'moon', with their papers' hyperparameters.
+      method: 'fedavg', 'fedalign', 'fedmlb' or 'moon', with the papers'
+        hyperparameters.
       batch_size: Examples of a step; a client's last step may have fewer.
       learning_rate: The learning rate of the clients' SGD.
       momentum: The momentum of the clients' SGD, which begins anew in every round.

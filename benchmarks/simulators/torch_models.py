@@ -108,16 +108,17 @@ class ResNet(nn.Module):
 
     def __init__(self, name: str, norm: str, channels: int, has_projector: bool):
         super().__init__()
-        units = {"resnet8": 1, "resnet20": 3, "resnet56": 6}[name]
-        self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
-        self.stem_norm = _norm(norm, 16)
+        units = {"resnet8": 1, "resnet20": 3, "resnet56": 6, "resnet18": 2}[name]
+        all_planes = (16, 32, 64) if name != "resnet18" else (64, 128, 256, 512)
+        self.stem = nn.Conv2d(channels, all_planes[0], 3, 1, 1, bias=False)
+        self.stem_norm = _norm(norm, all_planes[0])
         self.stages = nn.ModuleList()
         self.in_order = [self.stem, self.stem_norm]
-        channels = 16
-        for planes in (16, 32, 64):
+        channels = all_planes[0]
+        for planes in all_planes:
             stage = nn.ModuleList()
             for index in range(units):
-                stride = 2 if planes > 16 and not index else 1
+                stride = 2 if planes > all_planes[0] and not index else 1
                 kernels = [(3, planes, stride), (3, planes, 1)]
                 if name == "resnet56":
                     kernels = [(1, planes, 1), (3, planes, stride), (1, 4 * planes, 1)]
@@ -140,11 +141,29 @@ class ResNet(nn.Module):
             x = unit(x, width)
         return x
 
+    def run_stem(self, x):
+        return functional.relu(self.stem_norm(self.stem(x)))
+
+    def run_blocks(self, x, first: int = 0):
+        """The outputs of the blocks from `first` on: stem, stages, classifier."""
+        last = len(self.stages) + 1
+        outputs = []
+        for block in range(first, last + 1):
+            if block == 0:
+                x = self.run_stem(x)
+            elif block < last:
+                x = self.run_stage(block - 1, x)
+            else:
+                x = self.linear(x.mean((2, 3)))
+            outputs.append(x)
+        return outputs
+
     def embed(self, x):
         """The input and the output of the last stage, and the embedding."""
-        x = functional.relu(self.stem_norm(self.stem(x)))
-        before = self.run_stage(1, self.run_stage(0, x))
-        after = self.run_stage(2, before)
+        before = self.run_stem(x)
+        for stage in range(len(self.stages) - 1):
+            before = self.run_stage(stage, before)
+        after = self.run_stage(len(self.stages) - 1, before)
         embedding = after.mean((2, 3))
         if self.projector is not None:
             embedding = self.projector(embedding)
@@ -185,7 +204,7 @@ def in_order(model: nn.Module) -> list[nn.Parameter]:
 
 def to_arrays(model: nn.Module) -> list[np.ndarray]:
     """A network's weights as in `Case.weights`."""
-    arrays = [p.detach().numpy() for p in in_order(model)]
+    arrays = [p.detach().cpu().numpy() for p in in_order(model)]
     return [_transposed(array, (2, 3, 1, 0)) for array in arrays]
 
 
@@ -219,7 +238,9 @@ def train(
       previous: The weights at the end of the client's last round; only MOON uses them.
     """
     model.train()
-    received = copy.deepcopy(model) if case.method == "moon" else None
+    received = None
+    if case.method in ("moon", "fedmlb"):
+        received = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.SGD(
         model.parameters(), case.learning_rate, momentum=case.momentum
     )
@@ -240,6 +261,8 @@ def loss(case: serving.Case, model, x, y, received, previous) -> torch.Tensor:
     """The loss of a batch; `received` and `previous` are as in `train`."""
     if case.method == "fedavg":
         return functional.cross_entropy(model(x), y)
+    if case.method == "fedmlb":
+        return _branched(model, received, x, y)
     before, after, embedding = model.embed(x)
     task_loss = functional.cross_entropy(model.linear(embedding), y)
     if case.method == "fedalign":
@@ -251,6 +274,20 @@ def loss(case: serving.Case, model, x, y, received, previous) -> torch.Tensor:
     logits = torch.stack([near, far], 1) / _MOON_TEMPERATURE
     contrast = functional.cross_entropy(logits, torch.zeros_like(y))
     return task_loss + _MOON_STRENGTH * contrast
+
+
+def _branched(model: ResNet, received: ResNet, x, y):
+    """FedMLB's loss: the local blocks' features through the rest of the global ones."""
+    *features, logits = model.run_blocks(x)
+    ours = functional.log_softmax(logits, 1)
+    values = []
+    for block, feature in enumerate(features, start=1):
+        path = functional.log_softmax(received.run_blocks(feature, block)[-1], 1)
+        divergence = functional.kl_div(
+            ours, path, reduction="batchmean", log_target=True
+        )
+        values.append(functional.nll_loss(path, y) + divergence)
+    return functional.nll_loss(ours, y) + sum(values) / len(values)
 
 
 def _alignment(model: ResNet, before, after, loss):
@@ -278,7 +315,8 @@ def mean_states(
 ) -> dict[str, torch.Tensor]:
     """The mean of state dictionaries, weighted by numbers of examples."""
     total = sum(examples)
-    weights = torch.tensor([n / total for n in examples])
+    device = next(iter(states[0].values())).device
+    weights = torch.tensor([n / total for n in examples], device=device)
     mean = {}
     for name, value in states[0].items():
         stacked = torch.stack([state[name] for state in states])

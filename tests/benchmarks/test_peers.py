@@ -94,7 +94,7 @@ def test_a_rounds_kernels_are_those_of_its_steps():
     }
     kernels_alone.alone(kernels)()
     seconds = {"pytorch": [3.0], "kernels": [1.0], "tff_reg_2": [1.5]}
-    rows = peers.rows_of("digits", seconds, dict.fromkeys(seconds, {}))
+    rows = peers.rows_of("digits", "pytorch", seconds, dict.fromkeys(seconds, {}))
     assert [row["ratio_to_kernels"] for row in rows] == [3.0, 1.0, 1.5]
 
 
