@@ -43,6 +43,24 @@ _OF_MAP = (
     "digits_conditions",
 )
 _QUANTITY, _THAN = "last_five", "fedavg"
+# By further studies that compare with FedAvg: the headings of their settings.
+_OTHERS = {
+    "digits_tuned": {"": "2 classes (tuned)"},
+    "digits_unequal_work": {
+        "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
+        "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
+    },
+    "digits_residual": {"": "2 classes (ResNet-8)"},
+    "cifar10_small_lenet": {"": "CIFAR-10 in small (LeNet-5)"},
+    "cifar10_small_resnet8": {"": "CIFAR-10 in small (ResNet-8)"},
+    "pacs_domains": {"": "PACS (a domain a client)"},
+}
+# Those of networks that are residual, and of unequal work.
+RESIDUAL = [
+    *_OTHERS["digits_residual"].values(),
+    *_OTHERS["cifar10_small_resnet8"].values(),
+]
+UNEQUAL = [*_OTHERS["digits_unequal_work"].values()]
 # Seeds whose splits tell how the clients of a condition differ.
 _SPLITS = 5
 # Draws of a bootstrap.
@@ -139,12 +157,13 @@ def published_claims(name):
 def all_tested():
     """By condition the tests of a study against FedAvg by method, the best first."""
     found = {}
-    for name in (each for each in _OF_MAP if each in published()):
+    for name in (each for each in (*_OF_MAP, *_OTHERS) if each in published()):
         rows = published_claims(name)
-        for setting, configs in _configs(name).items():
+        for setting in dict.fromkeys(row["where"] for row in rows):
             own = [r for r in rows if r["where"] == setting and r["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))
-            found.setdefault(title(configs[0]), {r["method"]: r for r in own})
+            heading = _called(name, setting)
+            found.setdefault(heading, {r["method"]: r for r in own})
     return found
 
 
@@ -370,7 +389,9 @@ def _seeds(values):
 
 
 def _called(name, setting):
-    return title(_configs(name)[setting][0]) if name in _OF_MAP else setting
+    if name in _OF_MAP:
+        return title(_configs(name)[setting][0])
+    return _OTHERS.get(name, {}).get(setting, setting)
 
 
 def _published_cells():
