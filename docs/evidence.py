@@ -424,7 +424,7 @@ def transfer_rows():
     Drawn anew are the methods; draws without two different methods are left out.
     """
     rows = []
-    for place in ("digits_two_classes", "digits_dir01"):
+    for place in ("digits_two_classes", "digits_dir01", "cifar10_small_lenet"):
         values = [v for v in studies.published(place, "values.csv") if v[_QUANTITY]]
         by = {}
         for row in values:
