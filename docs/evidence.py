@@ -46,6 +46,7 @@ _QUANTITY, _THAN = "last_five", "fedavg"
 # By further studies that compare with FedAvg: the headings of their settings.
 _OTHERS = {
     "digits_tuned": {"": "2 classes (tuned)"},
+    "digits_added": {"": "Dir(0.3)"},
     "digits_unequal_work": {
         "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
         "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
@@ -158,7 +159,7 @@ def all_tested():
     """By condition the tests of a study against FedAvg by method, the best first."""
     found = {}
     for name in (each for each in (*_OF_MAP, *_OTHERS) if each in published()):
-        rows = published_claims(name)
+        rows = [row for row in published_claims(name) if row["than"] == _THAN]
         for setting in dict.fromkeys(row["where"] for row in rows):
             own = [r for r in rows if r["where"] == setting and r["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))

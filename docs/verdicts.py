@@ -47,7 +47,10 @@ def verdict(rows: Sequence[Mapping[str, str]]) -> str:
     signs = [_SIGNS.get(row["verdict"], 0) for row in rows]
     ahead, behind = signs.count(1), signs.count(-1)
     holds = "**holds**" if ahead == len(signs) else "**holds in part**"
-    words = {(True, False): holds, (False, True): "**the opposite holds**"}
+    opposite = "**the opposite holds**"
+    if behind < len(signs):
+        opposite = "**the opposite holds in part**"
+    words = {(True, False): holds, (False, True): opposite}
     word = words.get((ahead > 0, behind > 0), "mixed" if ahead else "not shown")
     if len(signs) > 1:
         word += f" ({ahead} of {len(signs)} ahead, {behind} behind)"

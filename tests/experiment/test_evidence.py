@@ -95,6 +95,9 @@ def test_advice_is_that_of_the_nearest_condition(of, name):
     assert "gains" in drift and "not shown" in loss and "−1.0 [−5.0, +20.0]" in loss
     has_some = name == "strong"
     assert ("--processes=fedavg,fedacg,scaffold --seeds=7" in said) == has_some
+    unequal = evidence.advice(own, ROWS, True)
+    (line,) = [each for each in unequal if each not in said.splitlines()]
+    assert "see bin/study digits_unequal_work" in line
     assert ("one by one, the largest gain first: no method." in said) != has_some
 
 

@@ -225,7 +225,7 @@ def test_rounds_without_survivors_are_counted_and_resume(tmp_path):
     for a, b in zip(tf.nest.flatten(whole.weights), tf.nest.flatten(again.weights)):
         assert np.array_equal(a, b)
     speeds.write_text("steps_per_second\n3\n")
-    with pytest.raises(settings.SettingError, match="in the work, speeds or attacks"):
+    with pytest.raises(settings.SettingError, match="with unequal_work="):
         experiment.run(dataclasses.replace(config, total_rounds=5))
 
 
@@ -246,6 +246,25 @@ def test_seeds_of_one_setting_have_a_mean_and_those_of_two_have_none(tmp_path):
         (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(experiment.ComparisonError, match="differ in unequal_work"):
         experiment.compare(folders, tmp_path / "table")
+
+
+def test_seeds_share_what_there_is_but_not_whose_it_is():
+    def of_all(**changes):
+        recorded = _work(**changes).recorded()
+        return {name: recorded[name] for name in ("unequal_work", "speeds_and_attacks")}
+
+    a = of_all(factors={"a": -1, "b": 1}, speeds={"a": (1, 0), "b": (2, 0)})
+    assert a == of_all(
+        seed=4, factors={"a": 1, "b": -1}, speeds={"b": (1, 0), "a": (2, 0)}
+    )
+    other = {"factors": {"a": -9, "b": 1}, "speeds": {"a": (1, 0), "b": (2, 0)}}
+    assert a != of_all(**other)
+    faster = {"factors": {"a": -1, "b": 1}, "speeds": {"a": (1, 0), "b": (200, 0)}}
+    assert a != of_all(**faster)
+    # Drawn from one table, by the seed.
+    drawn = of_all(speeds={"a": (1, 0)}, speeds_from="table")
+    assert drawn == of_all(speeds={"a": (2, 0)}, speeds_from="table")
+    assert drawn != of_all(speeds={"a": (1, 0)}, speeds_from="another")
 
 
 @pytest.mark.usefixtures("in_process")

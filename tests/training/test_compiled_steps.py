@@ -1,16 +1,17 @@
 """Steps compiled by XLA, beside the same steps as TensorFlow runs them."""
 
+import collections
 import dataclasses
-import logging
+import warnings
 
 import numpy as np
 import pytest
 
 from tests.training import every_method
-from tff_reg import experiment, training
+from tff_reg import experiment, models, training
 from tff_reg.experiment.rounds import progress, runs
 from tff_reg.lazy import tf
-from tff_reg.runtime import devices, graph_rewrites
+from tff_reg.runtime import devices, graph_rewrites, visits
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -39,10 +40,11 @@ REFUSED = {"mixup": "mixup.change_batch", "gradaug": "gradaug.term"}
 
 
 @pytest.mark.parametrize("name", every_method.NAMES)
-def test_every_method_but_two_compiles_and_all_give_the_same(name, caplog):
-    with caplog.at_level(logging.WARNING, "absl"):
+def test_every_method_but_two_compiles_and_all_give_the_same(name):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         compiled, plain = (_round(name, each) for each in (True, False))
-    said = [m for m in caplog.messages if "XLA cannot" in m]
+    said = [m for m in (str(w.message) for w in caught) if "XLA cannot" in m]
     assert len(said) == (name in REFUSED), said
     assert all(REFUSED[name] in each for each in said), said
     for a, b in zip(compiled, plain, strict=True):
@@ -99,3 +101,52 @@ def test_what_cannot_be_compiled_is_refused():
                 compile_steps=True,
                 **arguments,
             )
+
+
+def _keras_round(layers, x, y, num_classes=4):
+    """A compiled round of a Keras model on one client's examples."""
+    keras = tf.keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input(x.shape[1:], dtype=x.dtype), *layers(keras)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model_fn = models.from_keras(model, loss_fn=loss)
+    process = training.build_regularized(
+        model_fn,
+        [],
+        training.build_sgd(0.1),
+        client_data=training.WholeClientData(4),
+        compile_steps=True,
+    )
+    key = np.array([0, 1], np.int64)
+    element = collections.OrderedDict(x=x, y=y.astype("int32"), key=key)
+    return process.next(process.initialize(), [tf.data.Dataset.from_tensors(element)])
+
+
+def test_what_xla_would_not_check_is_checked_or_not_compiled():
+    ids, labels = np.arange(16).reshape(8, 2) % 9, np.arange(8) % 4
+
+    def embedding(keras):
+        return [
+            keras.layers.Embedding(8, 3),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4),
+        ]
+
+    with (
+        pytest.warns(UserWarning, match="leave the check .* out"),
+        pytest.raises(visits.ClientError, match="indices.* = 8"),
+    ):
+        _keras_round(embedding, ids.astype("int32"), labels)
+    x = np.ones([8, 3], np.float32)
+    with pytest.raises(visits.ClientError, match="a label is 4, and the model has 4"):
+        _keras_round(lambda keras: [keras.layers.Dense(4)], x, labels + 1)
+
+
+def test_a_model_that_draws_is_not_compiled():
+    def dropout(keras):
+        return [keras.layers.Dropout(0.5), keras.layers.Dense(4)]
+
+    x = np.ones([8, 3], np.float32)
+    with pytest.warns(UserWarning, match="has dropout or noise"):
+        _keras_round(dropout, x, np.arange(8) % 4)

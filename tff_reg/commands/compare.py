@@ -170,9 +170,12 @@ class Forecast:
             for number, (name, each) in enumerate(self._left.items())
         ]
         self._on_cpu = []
-        if jobs.gpus() and not any(run.config.devices for run in runs):
+        if jobs.gpus() and not any(
+            run.config.devices or run.config.runtime != "in_process" for run in runs
+        ):
+            on_cpu = {"devices": ("CPU:0",), "require_gpu": False}
             self._on_cpu = [
-                self._trial(number, f"{name} on the CPU", each[0], devices=("CPU:0",))
+                self._trial(number, f"{name} on the CPU", each[0], **on_cpu)
                 for number, (name, each) in enumerate(self._left.items(), len(runs))
             ]
             self.planned += self._on_cpu

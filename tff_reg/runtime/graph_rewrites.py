@@ -66,6 +66,8 @@ _GRADIENT_ATTRIBUTES = (
 
 # The attribute of functions that XLA compiles, and of their calls.
 COMPILED = "_XlaMustCompile"
+_CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2", "ResourceGather")
+_GATHERS = ("Gather", "GatherV2", "GatherNd")
 
 _function_numbers = itertools.count()
 
@@ -388,6 +390,43 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
         function.ret[f"out{index}"] = f"in{index}"
 
 
+def lost_check(graph_def) -> Optional[str]:
+    """Returns the name of a check in functions that XLA compiles, which leaves it out.
+
+    It drops assertions, and takes the nearest row of a variable, such as an embedding,
+    for an index that is out of range. None: there is no such operation; "": nothing is
+    compiled.
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    pending = [name for name, each in functions.items() if _is_compiled(each)]
+    if not pending:
+        return ""
+    seen = set()
+    while pending:
+        name = pending.pop()
+        nodes = {node.name: node for node in functions[name].node_def}
+        for node in nodes.values():
+            if node.op in _CHECKS or (
+                node.op in _GATHERS and _reads_variable(node.input[0], nodes)
+            ):
+                return node.name
+            found = {*_called_functions(node)} & functions.keys() - seen
+            pending += found
+            seen |= found
+    return None
+
+
+def _is_compiled(function) -> bool:
+    return COMPILED in function.attr and function.attr[COMPILED].b
+
+
+def _reads_variable(tensor: str, nodes) -> bool:
+    node = nodes.get(_node_name(tensor))
+    while node is not None and node.op in ("Identity", "Cast"):
+        node = nodes.get(_node_name(node.input[0]))
+    return node is not None and node.op == "ReadVariableOp"
+
+
 def _compile_nothing(graph_def) -> None:
     for function in graph_def.library.function:
         function.attr.pop(COMPILED, None)
@@ -408,7 +447,7 @@ def _make_functions_unique(graph_def) -> None:
     functions = {f.signature.name: f for f in graph_def.library.function}
     renamed: dict[str, str] = {}
     for name, function in functions.items():
-        if COMPILED in function.attr and function.attr[COMPILED].b:
+        if _is_compiled(function):
             _name_by_content(name, functions, renamed)
     pending = collections.deque([graph_def.node])
     pending.extend(functions[name].node_def for name in renamed)

@@ -11,21 +11,22 @@ import functools
 import itertools
 import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
-
-from absl import logging
 
 from tff_reg import seam
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, python_calls
 from tff_reg.seam import internals, tensorflow_internals as tf_internals
 
-# What TensorFlow says of a function that XLA cannot compile, and where.
+# What TensorFlow says of a function that XLA cannot compile, and where. Internal errors
+# of XLA are of no fixed words.
 _REFUSED, _AT = "tf2xla conversion failed", re.compile(r"at node (\S+) defined")
+_ERRORS = ("InvalidArgumentError", "UnimplementedError", "InternalError")
 _AS_WITHOUT = (
-    "XLA cannot compile the clients' steps (%s): they run as with compile_steps=false."
+    "XLA cannot compile the clients' steps ({}): they run as with compile_steps=false."
 )
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 
@@ -62,6 +63,7 @@ class TensorFlowFunction:
         self._on_build = on_build
         self._built = False
         self._compiles = True  # What asks for it.
+        self._has_compiled = False
         self._function: Any = None
         # If it has a Python function: the part before it, its call, the part after it.
         self._around_python: Optional[tuple[Any, ...]] = None
@@ -101,16 +103,22 @@ class TensorFlowFunction:
     def _compiled_if_possible(self, feeds: list[Any]) -> Any:
         try:
             return self._run(feeds)
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            if _REFUSED not in str(error):
+        except tf.errors.OpError as error:
+            kind = type(error).__name__
+            is_internal = kind == _ERRORS[-1] and self._has_compiled
+            if kind not in _ERRORS or not (is_internal or _REFUSED in str(error)):
                 raise
             with self._lock:  # Other clients may have found it, too.
                 if self._compiles:
                     where = _AT.search(str(error))
-                    logging.warning(_AS_WITHOUT, where[1] if where else "unknown")
-                    self._compiles, self._ready = False, set()
+                    self._stop_compiling(where[1] if where else kind)
+                    self._ready = set()
                     self._build()
         return self._run(feeds)
+
+    def _stop_compiling(self, reason: str) -> None:
+        warnings.warn(_AS_WITHOUT.format(reason), stacklevel=2)
+        self._compiles = False
 
     def _run(self, feeds: list[Any]) -> Any:
         if self._around_python is None:
@@ -162,6 +170,11 @@ class TensorFlowFunction:
     def _import(self, fetches, parameters, position) -> None:
         graph_def = tf.compat.v1.GraphDef()
         self._proto.graph_def.Unpack(graph_def)
+        if self._compiles:
+            lost = graph_rewrites.lost_check(graph_def)
+            self._has_compiled = lost != ""
+            if lost:
+                self._stop_compiling(f"it would leave the check {lost} out")
         signature = _signature(graph_def, self._proto, parameters)
         token = self._proto.session_token_tensor_name
         used = graph_rewrites.prepare(

@@ -102,7 +102,9 @@ def build_client_work(
             local_round = make_round()
             is_whole = isinstance(training.data_form, data_forms.WholeClientData)
             run = tf.function(
-                functools.partial(_round, local_round, training.compile_steps),
+                functools.partial(
+                    _round, local_round, _compiles(training, local_round)
+                ),
                 autograph=not (is_whole and local_round.has_network),
             )
         with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
@@ -121,6 +123,19 @@ def build_client_work(
             raise _plain(error) from error
 
     return client_work
+
+
+def _compiles(
+    training: local_training.LocalTraining, local_round: local_round_lib.LocalRound
+) -> bool:
+    """Returns whether XLA compiles the steps; tells it if it cannot."""
+    if training.compile_steps and not local_round.is_alike_compiled:
+        warnings.warn(
+            "The model has dropout or noise, or shows no layers, and would draw other"
+            " numbers if XLA compiled the clients' steps: they are not compiled.",
+            stacklevel=2,
+        )
+    return training.compile_steps and local_round.is_alike_compiled
 
 
 def _round(
@@ -155,8 +170,8 @@ def _round(
     def train_on_element(state: Any, element: Any):
         state = as_written(local_round.enter)(state, element)
         take = functools.partial(step, visit)
-        if compiles and isinstance(form, data_forms.WholeClientData):
-            take = _compiled(take, form, autograph=not local_round.has_network)
+        if compiles:
+            take = _compiled(take, form)
         return run(take, state, element, round_num)
 
     if isinstance(form, data_forms.WholeClientData):
@@ -169,7 +184,7 @@ def _round(
 
 
 def _compiled(
-    step: Callable[..., Any], form: data_forms.WholeClientData, autograph: bool
+    step: Callable[..., Any], form: data_forms.WholeClientData
 ) -> Callable[..., Any]:
     """Returns the step with full batches compiled by XLA.
 
@@ -179,7 +194,7 @@ def _compiled(
     def client_step(state: Any, batch: Any, key: tf.Tensor) -> Any:
         return step(state, batch, lambda: key)
 
-    compiled = tf.function(client_step, jit_compile=True, autograph=autograph)
+    compiled = tf.function(client_step, jit_compile=True, autograph=False)
 
     def take(state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]) -> Any:
         arguments = state, batch, compute_key()

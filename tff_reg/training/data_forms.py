@@ -26,7 +26,8 @@ class BatchedData:
 
     Attributes:
       keyed: Whether each batch has an int64 [2] `key` for the random numbers of its
-        step. Otherwise they depend on the batch's content, the round and the step.
+        step. Otherwise they depend on the batch's content, the round and the step
+        alone: on fixed batches, runs of several seeds draw the same.
     """
 
     keyed: bool = False

@@ -31,6 +31,7 @@ class LocalRound:
 
     Attributes:
       has_network: Whether the model shows its network.
+      is_alike_compiled: Whether XLA computes the same, up to rounding.
       data_form: The form of the client data.
       counts_classes: Whether a hook reads the client's number of examples per class.
     """
@@ -62,6 +63,8 @@ class LocalRound:
         )
         self.has_network = self._local_step.has_network
         self._fixed: dict[str, Any] = {}
+        self._compiles = training.compile_steps and self.has_network
+        self.is_alike_compiled = self.has_network and not self._model.network.is_random
         if self.has_network:
             self._fixed = roles.facts_of(self._model.network, self._variables)
         self._is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
@@ -172,6 +175,8 @@ class LocalRound:
         form, population = self.data_form, self._training.population
         if not isinstance(form, data_forms.WholeClientData):
             return progress
+        if self._compiles:
+            self._check_labels(element["y"])
         progress = progress._replace(weighed=form.weighed_examples(element))
         if population and population.mean_examples:
             size = tf.cast(form.num_examples(element), tf.float64)
@@ -183,6 +188,19 @@ class LocalRound:
         return progress._replace(
             epoch_steps=tf.maximum(epoch_steps, 1), total_steps=total_steps
         )
+
+    def _check_labels(self, labels: Any) -> None:
+        """Fails for a label that is no class, as a step's loss does without XLA."""
+        classes = self._model.network.num_classes or 1
+        parts = tf.nest.flatten(labels)
+        if classes == 1 or len(parts) > 1 or not parts[0].dtype.is_integer:
+            return
+        wrong = tf.boolean_mask(parts[0], (parts[0] < 0) | (parts[0] >= classes))
+        words = (
+            f"label value of {{}} which is outside the valid range of [0, {classes})"
+        )
+        said = tf.strings.format(words, tf.reduce_max(wrong))
+        tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [said])
 
     def step(
         self,

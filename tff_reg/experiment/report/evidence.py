@@ -144,10 +144,14 @@ def verdict(row: Mapping[str, Any]) -> str:
     return GAINS if float(row["mean"]) > 0 else LOSES
 
 
-def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]:
+def advice(
+    condition: Condition,
+    rows: Sequence[Mapping[str, str]],
+    has_unequal_work: bool = False,
+) -> list[str]:
     """Returns lines on what a map says of the condition that is nearest.
 
-    `rows` are those of the map.
+    `rows` are those of the map, which has no unequal work.
     """
     nearest = min(rows, key=lambda row: condition.distance(Condition.read(row)))
     place = nearest["study"], nearest["setting"]
@@ -168,6 +172,11 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
         f"Your clients: {condition.text}.",
         f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
         *["It is far from yours: take what follows as a guess."] * (far >= 1),
+        *[
+            "Clients that drop out, do part of the work or are late are no part of it:"
+            " see bin/study digits_unequal_work among the results."
+        ]
+        * has_unequal_work,
         "",
         *tables.to_markdown(cells),
         "",
@@ -175,7 +184,7 @@ def advice(condition: Condition, rows: Sequence[Mapping[str, str]]) -> list[str]
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
         " and few rounds, strengths by default.",
         "Compare on your own data, with the flags of this call: bin/compare"
-        f" --processes=fedavg,{','.join(few)} --seeds={seeds}",
+        f" --processes=fedavg,{','.join(few)} --seeds={seeds} --output_dir=runs/mine",
     ]
     return lines if nearest["ahead"] else lines[:-1]
 

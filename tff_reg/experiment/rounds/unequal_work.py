@@ -57,6 +57,8 @@ class UnequalWork:
       enough: The round ends when so many clients have finished; None for all.
       num_drawn: The number of clients to draw for a round.
       factors: By client: what multiplies all that it uploads; empty without attacks.
+      speeds_from: What the speeds were drawn from; runs of several seeds that have it
+        in common may have other speeds.
     """
 
     seed: int
@@ -70,14 +72,19 @@ class UnequalWork:
     deadline: Optional[float] = None
     enough: Optional[int] = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    speeds_from: str = ""
 
     def recorded(self) -> dict[str, str]:
         """Returns what `config.json` says: of all clients, and of each of them."""
         seeded = ("seed", "steps", "speeds", "factors")
         of_all = dataclasses.replace(self, seed=0, steps={}, speeds={}, factors={})
         of_each = {name: getattr(self, name) for name in seeded}
+        # Whose they are follows from the seed, but not which there are.
+        there = [[] if self.speeds_from else sorted(self.speeds.values())]
+        there.append(sorted(self.factors.values()))
         return {
             "unequal_work": digests.described(of_all),
+            "speeds_and_attacks": digests.described(there),
             digests.WORK: digests.described(of_each),
         }
 
@@ -150,9 +157,10 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
         whole = average if are_alike else config.local_epochs * batches
         steps[name] = whole if batches else 0
     drawn = math.ceil(config.over_select * config.clients_per_round - 1e-6)
-    speeds = {}
+    speeds, speeds_from = {}, ""
     if config.client_speeds is not None:
         speeds = read_speeds(config.client_speeds, client_ids, config.seed)
+        speeds_from = digests.described(read_table(config.client_speeds))
     return UnequalWork(
         config.seed,
         steps,
@@ -165,6 +173,7 @@ def of(config: Any, client_ids: Sequence[str], sizes: Sequence[int]) -> UnequalW
         config.deadline,
         config.clients_per_round if config.over_select > 1 else None,
         attacks(config, client_ids) if config.attack_share else {},
+        speeds_from,
     )
 
 

@@ -7,6 +7,7 @@ job, so that their bytes are the same. `ray_tasks` has the executor for a cluste
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -167,7 +168,9 @@ def gpus() -> list[str]:
     given = os.environ.get(_VISIBLE_GPUS)
     if given is None:
         return [str(index) for index, _ in enumerate(_NVIDIA_GPUS.glob("*"))]
-    return [name for name in given.split(",") if name]
+    # CUDA ignores what comes after an invalid one, such as -1.
+    names = itertools.takewhile(lambda name: not name.startswith("-"), given.split(","))
+    return [name for name in names if name]
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
