@@ -6,11 +6,15 @@ with the ledger's rows of its methods; `bin/docs --readme` makes the rest from t
 
 import dataclasses
 import functools
+import io
 import itertools
 import math
 import pathlib
 import re
 import statistics
+import subprocess
+import tarfile
+import tempfile
 
 import scipy.stats as scipy_stats
 
@@ -18,6 +22,7 @@ from docs import reference
 from tff_reg import curves, files, tables
 from tff_reg.commands import compare
 from tff_reg.data import partition_report
+from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import claims, differences, evidence
 from tff_reg.experiment.rounds import runs
@@ -33,6 +38,8 @@ PICTURE = HERE / "pictures" / "map.png"
 LEDGER = HERE.parent / "tests" / "ledger.csv"
 # Of its losses: smaller changes are rounding.
 _TOLERANCE = 1e-4
+# Among so many commits that of a study's code is looked for.
+_COMMITS = 300
 FILES = ("values.csv", "claims.csv")
 # The studies of which the map is made; of equal conditions the first one counts.
 _OF_MAP = (
@@ -110,9 +117,31 @@ def publish(where):
         raise SettingError("publish", str(where), why)
     methods = {row["method"] for row in values}
     texts["ledger.csv"] = tables.to_csv(_of_ledger(methods))
+    codes = sorted({row["code"] for row in values})
+    commits = [{"code": code, "commit": commit_of(code)} for code in codes]
+    texts["commits.csv"] = tables.to_csv(commits)
     files.make_directory(RESULTS / name, "publish")
     for file, text in texts.items():
         files.write_text(RESULTS / name / file, text)
+
+
+def commit_of(code):
+    """The newest commit whose sources have a digest; empty if there is none."""
+    git = ["git", "-C", str(HERE.parent)]
+    listed = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, check=True)
+    for commit in listed.stdout.decode().split()[:_COMMITS]:
+        packed = subprocess.run(
+            [*git, "archive", commit, "tff_reg", "tasks"],
+            capture_output=True,
+            check=True,
+        ).stdout
+        with tempfile.TemporaryDirectory() as folder:
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(folder, filter="tar")
+            root = str(pathlib.Path(folder, "tff_reg"))
+            if identity.of_files(identity.files_below(root)) == code:
+                return commit[:8]
+    return ""
 
 
 def ledger():
@@ -339,7 +368,10 @@ def study_tables():
         asked = studies.read(name)
         values = studies.published(name, "values.csv")
         tested = published_claims(name)
-        codes = sorted({row["code"] for row in values})
+        codes = [
+            f"{row['code']} (commit {row['commit'] or 'not in this history'})"
+            for row in studies.published(name, "commits.csv")
+        ]
         columns = ("last_five", "score", "ema", "clients_worst_tenth")
         heads = ["method", *("last five", "last", "EMA", "worst tenth")]
         one_base = len({row["than"] for row in tested}) == 1
@@ -387,6 +419,20 @@ def study_tables():
 
 def _seeds(values):
     return len({row["seed"] for row in values})
+
+
+def studies_of(method, among=()):
+    """The studies that test a method against FedAvg, under some conditions or all."""
+    return [
+        name
+        for name in (*_OF_MAP, *_OTHERS)
+        if name in published()
+        and any(
+            (row["method"], row["than"]) == (method, _THAN)
+            and (not among or _called(name, row["where"]) in among)
+            for row in published_claims(name)
+        )
+    ]
 
 
 def _called(name, setting):

@@ -82,21 +82,34 @@ def claims() -> str:
     for title, name in (("MAN", "man"), ("FedMLB", "fedmlb")):
         own = [row for row in added if name in row["method"].split("+")]
         what = f"{title} improves the methods that it is added to"
-        rows.append([what, f"{title}, Table 1", own and verdict(own)])
+        rows.append([what, f"{title}, Table 1", own and verdict(own), [_ADDED]])
     for title, name in (("FedAlign", "fedalign"), ("FedMLB", "fedmlb")):
         what = f"{title} is ahead of FedAvg, on a residual network"
         found = _by_condition(name, evidence.RESIDUAL)
-        rows.append([what, f"{title}'s paper", found])
+        where = evidence.studies_of(name, evidence.RESIDUAL)
+        rows.append([what, f"{title}'s paper", found, where])
     for what, paper, names in _AHEAD:
         among = evidence.UNEQUAL if "unequal" in what else ()
-        rows.append([what, paper, _by_condition(names, among)])
+        where = evidence.studies_of(names.split()[0], among)
+        rows.append([what, paper, _by_condition(names, among), where])
     with open(_COSTS, encoding="utf-8", newline="") as file:
         cost = {row["method"]: row["cost"] for row in csv.DictReader(file)}
     for what, name, least, most in _COST:
         word = "holds" if least <= float(cost[name]) <= most else "does not hold"
-        rows.append([what, "FedAlign, Table 5", f"**{word}**: {cost[name]}"])
-    heads = ["claim", "from", "what the studies found"]
-    return reference.table(heads, [[*row[:2], row[2] or "not run"] for row in rows])
+        found = f"**{word}**: {cost[name]}"
+        rows.append([what, "FedAlign, Table 5", found, ["bin/bench methods"]])
+    heads = ["claim", "from", "what was found", "by `bin/study`, or"]
+    return reference.table(
+        heads,
+        [
+            [
+                *row[:2],
+                row[2] or "not run",
+                ", ".join(f"`{n}`" for n in row[3] if row[2]),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _names(names: Sequence[str]) -> str:

@@ -68,6 +68,9 @@ def pytest_configure(config):
     if config.getoption("--strict-golden") or not os.environ.get("TFF_REG_GOLDEN"):
         config.addinivalue_line("filterwarnings", "error:not compared:UserWarning")
     if config.getoption("--gpu"):  # As in a run.
+        if not devices.are_gpus(None):
+            why = "TensorFlow sees no GPU, so nothing is tested: see nvidia-smi and"
+            pytest.exit(f"{why} TFF_REG_GPU=1, which installs CUDA's libraries.", 2)
         devices.resolve(None, require_gpu=False)
         devices.set_arithmetic(deterministic=True, tf32=False)
 
@@ -79,9 +82,6 @@ def pytest_collection_modifyitems(config, items):
     Whoever names a folder of golden files asks for all that replays them.
     """
     _share_out(items)
-    if config.getoption("--gpu") and not devices.are_gpus(None):
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason="TensorFlow sees no GPU"))
     if config.getoption("--slow"):
         return
     own_golden_files = os.environ.get("TFF_REG_GOLDEN")

@@ -252,7 +252,7 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     assert verdicts.choice() == (
         "- **2 classes** (3 methods): ahead of `fedavg`: `scaffold`; behind: `moon`."
     )
-    assert "| FedLC and FedRS are ahead of FedAvg | their papers | not run |" in (
+    assert "| FedLC and FedRS are ahead of FedAvg | their papers | not run |  |" in (
         verdicts.claims()
     )
     said = evidence.study_tables()

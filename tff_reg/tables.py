@@ -50,7 +50,8 @@ def in_one(head: Head) -> str:
 def to_markdown(columns: Columns) -> list[str]:
     """Makes a Markdown table; all columns but the first are right-aligned."""
     heads, cells = zip(*((in_one(head), own) for head, own in pairs(columns)))
-    widths = [max(map(len, [head, *own])) for head, own in zip(heads, cells)]
+    # A rule of one character is no rule: it has to have a hyphen.
+    widths = [max(2, *map(len, [head, *own])) for head, own in zip(heads, cells)]
 
     def line(cells: Sequence[str]) -> str:
         first = cells[0].ljust(widths[0])

@@ -10,7 +10,7 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Optional
 
@@ -210,20 +210,30 @@ def _source_files(package: Any) -> Iterator[pathlib.Path]:
         yield from plugins.sources(package)
         return
     for root in package.__path__:
-        for where, folders, names in os.walk(root, followlinks=True):
-            folders.sort()
-            if package is tff_reg and where == root:
-                folders[:] = [each for each in folders if each not in _ONLY_LOOKS]
-            for name in sorted(names):
-                if name.endswith(".py"):
-                    yield pathlib.Path(where, name)
+        yield from files_below(root, _ONLY_LOOKS if package is tff_reg else ())
+
+
+def files_below(root: str, but: Container[str] = _ONLY_LOOKS) -> Iterator[pathlib.Path]:
+    """Yields a package's source files, without those in some of its folders."""
+    for where, folders, names in os.walk(root, followlinks=True):
+        folders.sort()
+        if where == root:
+            folders[:] = [each for each in folders if each not in but]
+        for name in sorted(names):
+            if name.endswith(".py"):
+                yield pathlib.Path(where, name)
 
 
 @functools.cache
 def of_package(name: str) -> str:
     """Returns the digest of a package's source files at the first call."""
+    return of_files(_source_files(sys.modules[name]))
+
+
+def of_files(paths: Iterable[pathlib.Path]) -> str:
+    """Returns the digest of source files."""
     digest = hashlib.sha256()
-    for path in _source_files(sys.modules[name]):
+    for path in paths:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:8]
 
