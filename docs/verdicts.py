@@ -90,7 +90,8 @@ def claims() -> str:
         rows.append([what, f"{title}'s paper", found, where])
     for what, paper, names in _AHEAD:
         among = evidence.UNEQUAL if "unequal" in what else ()
-        where = evidence.studies_of(names.split()[0], among)
+        first, *others = (evidence.studies_of(n, among) for n in names.split())
+        where = [each for each in first if all(each in other for other in others)]
         rows.append([what, paper, _by_condition(names, among), where])
     with open(_COSTS, encoding="utf-8", newline="") as file:
         cost = {row["method"]: row["cost"] for row in csv.DictReader(file)}

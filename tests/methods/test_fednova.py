@@ -1,3 +1,4 @@
+import collections
 import dataclasses
 
 import numpy as np
@@ -6,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.methods import linear, one_weight
-from tff_reg import methods, training
+from tff_reg import methods, models, training
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -83,3 +84,67 @@ def test_weighs_by_the_number_of_examples_of_batched_data():
     linear.assert_close(linear.weights_of(process, output.state), expected)
     measured = output.metrics["client_work"]["train"]
     assert measured["rejected_clients"] == 0
+
+
+def _softmax_regression(weights, x, y):
+    """The gradient of the mean cross-entropy at (kernel, bias)."""
+    logits = x @ weights[0] + weights[1]
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    shares[np.arange(len(y)), y] -= 1
+    return [x.T @ shares / len(y), shares.mean(0)]
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_rounds_of_unequal_work_are_those_of_the_paper_in_numpy(momentum):
+    """Wang et al. (2020): w + tau_eff sum_i p_i (w_i - w) / |a_i|."""
+    rng, rate, sizes, works = np.random.default_rng(0), 0.1, (7, 12, 5, 9), (1, 0.2)
+    data = [(rng.normal(size=(n, 3)), rng.integers(0, 4, n)) for n in sizes]
+    clients = [
+        tf.data.Dataset.from_tensors(
+            collections.OrderedDict(
+                x=x.astype(np.float32),
+                y=y.astype(np.int32),
+                key=np.array([i, 1], np.int64),
+                work=np.float64(works[i % 2]),
+            )
+        )
+        for i, (x, y) in enumerate(data)
+    ]
+    keras = tf.keras
+    dense = keras.layers.Dense(4, kernel_initializer="zeros")
+    process = training.build_regularized(
+        models.from_keras(
+            keras.Sequential([keras.Input([3]), dense]),
+            loss_fn=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        ),
+        [methods.FedNova()],
+        training.build_sgd(rate, momentum),
+        client_data=training.WholeClientData(4, 5, shuffle=False, told=("work",)),
+        population=training.Population(4),
+    )
+    state, expected = process.initialize(), [np.zeros([3, 4]), np.zeros(4)]
+    shares = np.array(sizes) / sum(sizes)
+    for _ in range(3):
+        state = process.next(state, clients).state
+        moves, norms = [], []
+        for i, (x, y) in enumerate(data):
+            own, per_epoch = [w.copy() for w in expected], -(-len(y) // 4)
+            buffers, factor, norm = [0.0, 0.0], 0.0, 0.0
+            for step in range(int(np.ceil(works[i % 2] * 5 * per_epoch - 1e-6))):
+                rows = slice(step % per_epoch * 4, step % per_epoch * 4 + 4)
+                gradients = _softmax_regression(own, x[rows], y[rows])
+                buffers = [momentum * b + g for b, g in zip(buffers, gradients)]
+                own = [w - rate * b for w, b in zip(own, buffers)]
+                factor = momentum * factor + 1
+                norm += factor
+            moves.append([new - old for new, old in zip(own, expected)])
+            norms.append(norm)
+        tau = shares @ norms
+        for k, weights in enumerate(expected):
+            steps = (p * m[k] / a for p, m, a in zip(shares, moves, norms))
+            expected[k] = weights + tau * sum(steps)
+    found = process.get_model_weights(state).trainable
+    for weights, right in zip(found, expected):
+        np.testing.assert_allclose(weights, right, rtol=0, atol=1e-6)
