@@ -170,7 +170,7 @@ def _round(
     def train_on_element(state: Any, element: Any):
         state = as_written(local_round.enter)(state, element)
         take = functools.partial(step, visit)
-        if compiles:
+        if compiles and isinstance(form, data_forms.WholeClientData):
             take = _compiled(take, form)
         return run(take, state, element, round_num)
 

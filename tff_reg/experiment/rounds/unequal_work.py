@@ -80,8 +80,8 @@ class UnequalWork:
         of_all = dataclasses.replace(self, seed=0, steps={}, speeds={}, factors={})
         of_each = {name: getattr(self, name) for name in seeded}
         # Whose they are follows from the seed, but not which there are.
-        there = [[] if self.speeds_from else sorted(self.speeds.values())]
-        there.append(sorted(self.factors.values()))
+        speeds = [] if self.speeds_from else sorted(self.speeds.values())
+        there = (speeds, sorted(self.factors.values()))
         return {
             "unequal_work": digests.described(of_all),
             "speeds_and_attacks": digests.described(there),
