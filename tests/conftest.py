@@ -104,8 +104,9 @@ def _share_out(items):
         if item.get_closest_marker("xdist_group"):
             continue
         group = item.path.stem
-        if group == "test_every_method":
-            group = item.callspec.params["name"]
+        if group in ("test_every_method", "test_compiled_steps"):
+            of = getattr(item, "callspec", None)
+            group = of.params["name"] if of else group
         item.add_marker(pytest.mark.xdist_group(group))
     # The commands' tests, which wait for processes.
     items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)
