@@ -247,6 +247,7 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
         if row in ("fedavg", "scaffold", "moon", "man") and run.config.seed < 2
     ]
     monkeypatch.setattr(evidence, "_trials", lambda name: trials)
+    monkeypatch.setattr(evidence, "commit_of", lambda code: "c0ffee")
     done = commands.call(docs.main, f"--publish={tmp_path / name}")
     assert done.returncode == 0, done.stderr
     assert verdicts.choice() == (
@@ -256,7 +257,7 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
         verdicts.claims()
     )
     said = evidence.study_tables()
-    assert "made by the code a1." in said and "run it again" not in said
+    assert "made by the code a1 (commit c0ffee)." in said and "run it again" not in said
     assert "| `scaffold` | 85.5 | 85.5 | 85.5 | 50.0 | **+5.0** | 0.04 |" in said
     rows = {row["role"]: row for row in evidence.rows_of_map()}
     assert rows["Drift corrections"]["mean"] == pytest.approx(0.05)
