@@ -185,10 +185,14 @@ def published_claims(name):
 
 
 def all_tested():
-    """By condition the tests of a study against FedAvg by method, the best first."""
+    """By condition the tests against FedAvg by method, the best first, with the study.
+
+    Of several studies under one condition the first counts.
+    """
     found = {}
     for name in (each for each in (*_OF_MAP, *_OTHERS) if each in published()):
-        rows = [row for row in published_claims(name) if row["than"] == _THAN]
+        rows = published_claims(name)
+        rows = [{**row, "study": name} for row in rows if row["than"] == _THAN]
         for setting in dict.fromkeys(row["where"] for row in rows):
             own = [r for r in rows if r["where"] == setting and r["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))
@@ -215,7 +219,7 @@ def _configs(name):
 
 
 def title(config):
-    """The heading of a run's condition, such as `Dir(0.1)` or `2 classes (1 epoch)`."""
+    """Names the setting of a run, such as `Dir(0.1)` or `2 classes (1 epoch)`."""
     alpha = f"{config.concentration:g}" if config.concentration else ""
     skew = {
         "shards": f"{config.classes_per_client} classes",
@@ -296,7 +300,7 @@ def rows_of_map():
 
 
 def _wrapped(names):
-    """Method names for a label of the map; if more than three, only how many."""
+    """Shortens a list of methods for the map: more than three become a number."""
     return names if names.count(",") < 3 else f"{names.count(',') + 1} methods"
 
 
@@ -419,20 +423,6 @@ def study_tables():
 
 def _seeds(values):
     return len({row["seed"] for row in values})
-
-
-def studies_of(method, among=()):
-    """The studies that test a method against FedAvg, under some conditions or all."""
-    return [
-        name
-        for name in (*_OF_MAP, *_OTHERS)
-        if name in published()
-        and any(
-            (row["method"], row["than"]) == (method, _THAN)
-            and (not among or _called(name, row["where"]) in among)
-            for row in published_claims(name)
-        )
-    ]
 
 
 def _called(name, setting):

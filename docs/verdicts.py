@@ -63,16 +63,19 @@ def gain(row: Mapping[str, str]) -> str:
     return f"{evidence_lib.points(row)} points to FedAvg ({shown})"
 
 
-def _by_condition(names: str, among: Sequence[str] = ()) -> str:
-    """The verdicts on methods under each condition; equal ones share it."""
+def _by_condition(names: str, among: Sequence[str] = ()) -> tuple[str, dict[str, None]]:
+    """The verdicts on methods by condition, equal ones together; and their studies."""
     found: dict[str, list[str]] = {}
+    where_from: dict[str, None] = {}
     for condition, rows in evidence.all_tested().items():
         if among and condition not in among:
             continue
         own = [rows[name] for name in names.split() if name in rows]
         if len(own) == len(names.split()):
             found.setdefault(verdict(own), []).append(condition)
-    return "; ".join(f"{word}: {', '.join(where)}" for word, where in found.items())
+            where_from.update(dict.fromkeys(row["study"] for row in own))
+    texts = (f"{word}: {', '.join(where)}" for word, where in found.items())
+    return "; ".join(texts), where_from
 
 
 def claims() -> str:
@@ -86,13 +89,10 @@ def claims() -> str:
     for title, name in (("FedAlign", "fedalign"), ("FedMLB", "fedmlb")):
         what = f"{title} is ahead of FedAvg, on a residual network"
         found = _by_condition(name, evidence.RESIDUAL)
-        where = evidence.studies_of(name, evidence.RESIDUAL)
-        rows.append([what, f"{title}'s paper", found, where])
+        rows.append([what, f"{title}'s paper", *found])
     for what, paper, names in _AHEAD:
         among = evidence.UNEQUAL if "unequal" in what else ()
-        first, *others = (evidence.studies_of(n, among) for n in names.split())
-        where = [each for each in first if all(each in other for other in others)]
-        rows.append([what, paper, _by_condition(names, among), where])
+        rows.append([what, paper, *_by_condition(names, among)])
     with open(_COSTS, encoding="utf-8", newline="") as file:
         cost = {row["method"]: row["cost"] for row in csv.DictReader(file)}
     for what, name, least, most in _COST:

@@ -145,7 +145,10 @@ class ResNet(nn.Module):
         return functional.relu(self.stem_norm(self.stem(x)))
 
     def run_blocks(self, x, first: int = 0):
-        """The outputs of the blocks from `first` on: stem, stages, classifier."""
+        """Runs the blocks from number `first` on; the stem is 0, the classifier last.
+
+        Returns each block's output.
+        """
         last = len(self.stages) + 1
         outputs = []
         for block in range(first, last + 1):

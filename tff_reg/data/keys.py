@@ -79,10 +79,10 @@ def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
 
 
 def uniform(shape: Any, key: tf.Tensor) -> tf.Tensor:
-    """Returns float64 numbers in [0, 1), equal with and without XLA.
+    """Draws uniform float64 numbers in [0, 1), the same ones with and without XLA.
 
-    They are those of `tf.random.stateless_uniform` by Philox, but of which XLA makes
-    other floats from the same integers.
+    Without XLA they are those of `tf.random.stateless_uniform`, algorithm Philox. XLA
+    draws the same integers there, but turns them into other floats.
     """
     words = tf.random.stateless_uniform(
         [*shape, 2], key, None, None, tf.uint32, alg="philox"

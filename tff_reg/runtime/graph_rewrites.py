@@ -89,7 +89,7 @@ def prepare(
     _make_resources_anonymous(graph_def)
     if initialize_op:
         _initialize_before_use(graph_def, _node_name(initialize_op))
-    if not compiles:
+    if not compiles and has_compiled(graph_def):
         _compile_nothing(graph_def)
     iterate_over_datasets(graph_def)
     _keep_input_pipelines_on_cpu(graph_def)
@@ -390,18 +390,20 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
         function.ret[f"out{index}"] = f"in{index}"
 
 
-def lost_check(graph_def) -> Optional[str]:
-    """Returns the name of a check in functions that XLA compiles, which leaves it out.
+def has_compiled(graph_def) -> bool:
+    """Returns whether there are functions that XLA is asked to compile."""
+    return any(map(_is_compiled, graph_def.library.function))
 
-    It drops assertions, and takes the nearest row of a variable, such as an embedding,
-    for an index that is out of range. None: there is no such operation; "": nothing is
-    compiled.
+
+def lost_check(graph_def) -> Optional[str]:
+    """Returns the name of a run-time check that XLA would leave out, or None.
+
+    XLA drops assertions, and takes the nearest row of a variable, such as an embedding,
+    for an index that is out of range.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     pending = [name for name, each in functions.items() if _is_compiled(each)]
-    if not pending:
-        return ""
-    seen = set()
+    seen = set(pending)
     while pending:
         name = pending.pop()
         nodes = {node.name: node for node in functions[name].node_def}

@@ -21,10 +21,8 @@ from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, python_calls
 from tff_reg.seam import internals, tensorflow_internals as tf_internals
 
-# What TensorFlow says of a function that XLA cannot compile, and where. Internal errors
-# of XLA are of no fixed words.
+# What TensorFlow says of a function that XLA cannot compile, and where.
 _REFUSED, _AT = "tf2xla conversion failed", re.compile(r"at node (\S+) defined")
-_ERRORS = ("InvalidArgumentError", "UnimplementedError", "InternalError")
 _AS_WITHOUT = (
     "XLA cannot compile the clients' steps ({}): they run as with compile_steps=false."
 )
@@ -62,8 +60,7 @@ class TensorFlowFunction:
         self._lock = lock
         self._on_build = on_build
         self._built = False
-        self._compiles = True  # What asks for it.
-        self._has_compiled = False
+        self._compiles = True  # Until there is nothing to compile.
         self._function: Any = None
         # If it has a Python function: the part before it, its call, the part after it.
         self._around_python: Optional[tuple[Any, ...]] = None
@@ -101,17 +98,18 @@ class TensorFlowFunction:
         return _pack(self._form, flat)
 
     def _compiled_if_possible(self, feeds: list[Any]) -> Any:
+        compiled = self._compiles
         try:
             return self._run(feeds)
         except tf.errors.OpError as error:
-            kind = type(error).__name__
-            is_internal = kind == _ERRORS[-1] and self._has_compiled
-            if kind not in _ERRORS or not (is_internal or _REFUSED in str(error)):
+            # XLA's internal errors have no words in common.
+            is_internal = isinstance(error, tf.errors.InternalError)
+            if not compiled or not (is_internal or _REFUSED in str(error)):
                 raise
             with self._lock:  # Other clients may have found it, too.
                 if self._compiles:
                     where = _AT.search(str(error))
-                    self._stop_compiling(where[1] if where else kind)
+                    self._stop_compiling(where[1] if where else type(error).__name__)
                     self._ready = set()
                     self._build()
         return self._run(feeds)
@@ -171,9 +169,8 @@ class TensorFlowFunction:
         graph_def = tf.compat.v1.GraphDef()
         self._proto.graph_def.Unpack(graph_def)
         if self._compiles:
-            lost = graph_rewrites.lost_check(graph_def)
-            self._has_compiled = lost != ""
-            if lost:
+            self._compiles = graph_rewrites.has_compiled(graph_def)
+            if lost := graph_rewrites.lost_check(graph_def):
                 self._stop_compiling(f"it would leave the check {lost} out")
         signature = _signature(graph_def, self._proto, parameters)
         token = self._proto.session_token_tensor_name

@@ -46,7 +46,7 @@ def gradient_registry() -> dict[str, dict[str, Any]]:
 
 
 def is_for_xla() -> bool:
-    """Returns whether what is traced now is compiled by XLA."""
+    """Returns whether XLA will compile the function that is being traced."""
     return control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
 
 

@@ -31,6 +31,11 @@ from tff_reg.training import (
     schedules,
 )
 
+_NOT_COMPILED = (
+    "The model has dropout or noise, or shows no layers, and would draw other numbers"
+    " if XLA compiled the clients' steps: they are not compiled."
+)
+
 
 def first_state(
     description: description_lib.Description,
@@ -95,16 +100,16 @@ def build_client_work(
         if training.debug_eager:
 
             def eager(*arguments: Any) -> finishing.ClientOutput:
-                return finishing.as_tensors(_round(make_round(), False, *arguments))
+                return finishing.as_tensors(_round(make_round(), *arguments))
 
             run = debugging.eagerly(eager, description.output_spec, description.eager)
         else:
             local_round = make_round()
+            if training.compile_steps and not local_round.compiles:
+                warnings.warn(_NOT_COMPILED, stacklevel=2)
             is_whole = isinstance(training.data_form, data_forms.WholeClientData)
             run = tf.function(
-                functools.partial(
-                    _round, local_round, _compiles(training, local_round)
-                ),
+                functools.partial(_round, local_round),
                 autograph=not (is_whole and local_round.has_network),
             )
         with tensorflow_internals.elementwise_equality(also_in_plain_graphs=True):
@@ -125,22 +130,8 @@ def build_client_work(
     return client_work
 
 
-def _compiles(
-    training: local_training.LocalTraining, local_round: local_round_lib.LocalRound
-) -> bool:
-    """Returns whether XLA compiles the steps; tells it if it cannot."""
-    if training.compile_steps and not local_round.is_alike_compiled:
-        warnings.warn(
-            "The model has dropout or noise, or shows no layers, and would draw other"
-            " numbers if XLA compiled the clients' steps: they are not compiled.",
-            stacklevel=2,
-        )
-    return training.compile_steps and local_round.is_alike_compiled
-
-
 def _round(
     local_round: local_round_lib.LocalRound,
-    compiles: bool,
     hparams: Any,
     round_num: Any,
     rate_factor: Any,
@@ -170,7 +161,7 @@ def _round(
     def train_on_element(state: Any, element: Any):
         state = as_written(local_round.enter)(state, element)
         take = functools.partial(step, visit)
-        if compiles and isinstance(form, data_forms.WholeClientData):
+        if local_round.compiles and isinstance(form, data_forms.WholeClientData):
             take = _compiled(take, form)
         return run(take, state, element, round_num)
 

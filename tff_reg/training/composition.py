@@ -15,6 +15,7 @@ from tff_reg.data import digests
 from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.models import learning_model
+from tff_reg.runtime import devices
 from tff_reg.seam import tensorflow_internals
 from tff_reg.settings import near_names, settings_of
 from tff_reg.training import (
@@ -188,7 +189,7 @@ def build_regularized(
 def _is_worth_compiling(client_data: data_forms.DataForm) -> bool:
     """Returns whether steps are compiled by default."""
     is_whole = isinstance(client_data, data_forms.WholeClientData)
-    return is_whole and bool(tf.config.list_physical_devices("GPU"))
+    return is_whole and devices.are_gpus(None)
 
 
 def _compose(

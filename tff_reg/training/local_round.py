@@ -31,7 +31,9 @@ class LocalRound:
 
     Attributes:
       has_network: Whether the model shows its network.
-      is_alike_compiled: Whether XLA computes the same, up to rounding.
+      compiles: Whether XLA compiles the steps on full batches: if it is asked for, and
+        the model shows its network and draws no random numbers, which XLA would draw
+        otherwise.
       data_form: The form of the client data.
       counts_classes: Whether a hook reads the client's number of examples per class.
     """
@@ -63,9 +65,10 @@ class LocalRound:
         )
         self.has_network = self._local_step.has_network
         self._fixed: dict[str, Any] = {}
-        self._compiles = training.compile_steps and self.has_network
-        self.is_alike_compiled = self.has_network and not self._model.network.is_random
+        self.compiles = False
         if self.has_network:
+            is_random = self._model.network.is_random
+            self.compiles = training.compile_steps and not is_random
             self._fixed = roles.facts_of(self._model.network, self._variables)
         self._is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
         self._personal = personal_lib.of_model(self._model, methods)
@@ -175,7 +178,7 @@ class LocalRound:
         form, population = self.data_form, self._training.population
         if not isinstance(form, data_forms.WholeClientData):
             return progress
-        if self._compiles:
+        if self.compiles:
             self._check_labels(element["y"])
         progress = progress._replace(weighed=form.weighed_examples(element))
         if population and population.mean_examples:
@@ -190,7 +193,7 @@ class LocalRound:
         )
 
     def _check_labels(self, labels: Any) -> None:
-        """Fails for a label that is no class, as a step's loss does without XLA."""
+        """Asserts that labels are classes, which a compiled loss does not check."""
         classes = self._model.network.num_classes or 1
         parts = tf.nest.flatten(labels)
         if classes == 1 or len(parts) > 1 or not parts[0].dtype.is_integer:

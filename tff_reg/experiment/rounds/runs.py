@@ -358,11 +358,11 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
     return process_state.Local(process) if is_local else process
 
 
-def _compiles(config: ResolvedConfig) -> bool:
+def _compiles(config: ResolvedConfig) -> Optional[bool]:
+    """Returns the argument `compile_steps` of `build_regularized`."""
     if config.compile_steps != "auto":
         return config.compile_steps == "true"
-    names = devices.parse(config.devices)
-    return devices.are_gpus(names) and not config.debug_eager
+    return None if devices.are_gpus(devices.parse(config.devices)) else False
 
 
 def _steps_of_cohort(config: ResolvedConfig, sizes: np.ndarray) -> int:
