@@ -21,6 +21,17 @@ print(multiprocessing.util.get_temp_dir())
     assert not os.path.exists(done.stdout.strip())
 
 
+def test_forks_need_not_import_what_every_run_does():
+    program = """
+import sys
+from tff_reg.commands import preloaded
+print({*sys.modules} >= {
+    "matplotlib.figure", "tff_reg.training.composition", "tensorboard.summary.v2"
+})
+"""
+    assert commands.python(program).stdout == "True\n"
+
+
 class Process:
     """A process as multiprocessing has it: each start reads how all others ended."""
 
