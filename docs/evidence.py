@@ -5,7 +5,6 @@ with the ledger's rows of its methods; `bin/docs --readme` makes the rest from t
 """
 
 import dataclasses
-import functools
 import io
 import itertools
 import math
@@ -15,6 +14,7 @@ import statistics
 import subprocess
 import tarfile
 import tempfile
+import textwrap
 
 import scipy.stats as scipy_stats
 
@@ -48,12 +48,16 @@ _OF_MAP = (
     "digits_dir05",
     "digits_sizes",
     "digits_conditions",
+    "digits_all_clients",
+    "digits_unequal_work",
+    "cifar10_small_lenet",
 )
+# The study whose methods stand for their families.
+_OF_FAMILIES = "digits_conditions"
 _QUANTITY, _THAN = "last_five", "fedavg"
-# By further studies that compare with FedAvg: the headings of their settings.
-_OTHERS = {
+# Settings that `title` does not name, by study.
+_TITLES = {
     "digits_tuned": {"": "2 classes (tuned)"},
-    "digits_added": {"": "Dir(0.3)"},
     "digits_unequal_work": {
         "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
         "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
@@ -65,10 +69,10 @@ _OTHERS = {
 }
 # Those of networks that are residual, and of unequal work.
 RESIDUAL = [
-    *_OTHERS["digits_residual"].values(),
-    *_OTHERS["cifar10_small_resnet8"].values(),
+    *_TITLES["digits_residual"].values(),
+    *_TITLES["cifar10_small_resnet8"].values(),
 ]
-UNEQUAL = [*_OTHERS["digits_unequal_work"].values()]
+UNEQUAL = [*_TITLES["digits_unequal_work"].values()]
 # Seeds whose splits tell how the clients of a condition differ.
 _SPLITS = 5
 # Draws of a bootstrap.
@@ -120,6 +124,7 @@ def publish(where):
     codes = sorted({row["code"] for row in values})
     commits = [{"code": code, "commit": commit_of(code)} for code in codes]
     texts["commits.csv"] = tables.to_csv(commits)
+    texts["conditions.csv"] = tables.to_csv(conditions(name))
     files.make_directory(RESULTS / name, "publish")
     for file, text in texts.items():
         files.write_text(RESULTS / name / file, text)
@@ -190,13 +195,14 @@ def all_tested():
     Of several studies under one condition the first counts.
     """
     found = {}
-    for name in (each for each in (*_OF_MAP, *_OTHERS) if each in published()):
+    known = published()
+    for name in sorted(known, key=[*_OF_MAP, *known].index):
         rows = published_claims(name)
         rows = [{**row, "study": name} for row in rows if row["than"] == _THAN]
         for setting in dict.fromkeys(row["where"] for row in rows):
             own = [r for r in rows if r["where"] == setting and r["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))
-            heading = _called(name, setting)
+            heading = _titles(name)[setting]
             found.setdefault(heading, {r["method"]: r for r in own})
     return found
 
@@ -208,14 +214,20 @@ def _trials(name):
     return compare.planned(compare.read_flags(chosen)).trials
 
 
-@functools.cache
-def _configs(name):
-    """The resolved settings of FedAvg's first seeds in a study, by setting."""
-    found = {}
-    for row, column, run in _trials(name):
-        if row == _THAN:
-            found.setdefault(column, []).append(run.config.resolved())
-    return {column: each[:_SPLITS] for column, each in found.items()}
+def conditions(name):
+    """The rows of conditions.csv: how the clients of a study's settings differ."""
+    by = {}
+    for _, setting, run in _trials(name):
+        by.setdefault(setting, {}).setdefault(run.config.seed, run.config.resolved())
+    titles = _TITLES.get(name, {})
+    return [
+        {
+            "setting": setting,
+            "title": titles.get(setting) or title(next(iter(of_seeds.values()))),
+            **_condition([*of_seeds.values()][:_SPLITS]),
+        }
+        for setting, of_seeds in by.items()
+    ]
 
 
 def title(config):
@@ -248,32 +260,20 @@ def _condition(configs):
     return {name: round(mean, 4) for name, mean in zip(names, means)}
 
 
-def _common_methods():
-    """The methods that all conditions of the map have."""
-    found = [
-        {row["method"] for row in studies.published(name, "values.csv")}
-        for name in _OF_MAP
-        if name in published()
-    ]
-    return set.intersection(*found) if found else set()
-
-
 def rows_of_map():
     """The rows of map.csv."""
     rows = {}
-    common = _common_methods()
-    # The server's model is not what clients' own weights are for.
+    methods = studies.read(_OF_FAMILIES).flags["processes"].split(",")
     roles = {
-        role: [name for name in names if name in common]
+        role: [name for name in names if name in methods and name != _THAN]
         for role, names in overview.by_role().items()
-        if role != cards.PERSONAL
     }
     for name in (each for each in _OF_MAP if each in published()):
         values = studies.published(name, "values.csv")
         tested = published_claims(name)
         found = evidence.families(values, roles, _QUANTITY)
-        for setting, configs in _configs(name).items():
-            known = title(configs[0])
+        for condition in studies.published(name, "conditions.csv"):
+            setting, known = condition["setting"], condition["title"]
             if known in rows:
                 continue
             held = [
@@ -281,27 +281,14 @@ def rows_of_map():
                 for row in tested
                 if row["where"] == setting and row["verdict"] == claims.HOLDS
             ]
-            condition = {
-                "study": name,
-                "setting": setting,
-                "title": known,
-                **_condition(configs),
-                "ahead": ", ".join(method for _, method in sorted(held)[::-1]),
-            }
-            rows[known] = [
-                {**condition, "role": role, **found[place, role]}
-                for place, role in found
+            ahead = ", ".join(method for _, method in sorted(held)[::-1])
+            of_roles = {
+                role: {"study": name, **condition, "ahead": ahead, "role": role, **row}
+                for (place, role), row in found.items()
                 if place == setting
-            ]
-    every = [*itertools.chain(*rows.values())]
-    numbered = {str(number): row for number, row in enumerate(every)}
-    differences.adjusted(numbered)
-    return every
-
-
-def _wrapped(names):
-    """Shortens a list of methods for the map: more than three become a number."""
-    return names if names.count(",") < 3 else f"{names.count(',') + 1} methods"
+            }
+            rows[known] = [*differences.adjusted(of_roles).values()]
+    return [*itertools.chain(*rows.values())]
 
 
 def write_map():
@@ -311,11 +298,11 @@ def write_map():
 
 
 def draw_map(rows, path):
-    """Draws families by conditions, coloured by the difference to FedAvg."""
+    """Draws families by conditions, coloured where a difference to FedAvg is shown."""
     titles = [*dict.fromkeys(row["title"] for row in rows)]
     roles = [r for r in cards.ROLES if any(row["role"] == r for row in rows)]
-    figure = curves.new_figure()
-    axes = figure.add_axes((0.27, 0.2, 0.7, 0.68))
+    figure = curves.new_figure(width=1.05 * len(titles) + 3.2)
+    axes = figure.add_axes((0.2, 0.25, 0.79, 0.67))
     colours = mpl_colors.LinearSegmentedColormap.from_list(
         "gain", ["#b2182b", "#f7f7f7", "#2166ac"]
     )
@@ -323,8 +310,8 @@ def draw_map(rows, path):
     for row in rows:
         place = roles.index(row["role"]), titles.index(row["title"])
         points = 100 * float(row["mean"])
-        grid[place] = points
         shown = evidence.verdict(row) != evidence.OPEN
+        grid[place] = points if shown else 0
         axes.text(
             place[1],
             place[0],
@@ -333,24 +320,29 @@ def draw_map(rows, path):
             va="center",
             fontsize=11,
             weight="bold" if shown else "normal",
-            color="white" if abs(points) > 8 else curves.INK if shown else "#767676",
+            color="white" if shown and abs(points) > 6 else curves.INK,
         )
     axes.imshow(grid, cmap=colours, vmin=-12, vmax=12, aspect="auto")
-    labels = [each.replace(" (", "\n(") for each in titles]
+    labels = [
+        "\n".join(textwrap.fill(part, 15) for part in re.split(r" (?=\()", each))
+        for each in titles
+    ]
     axes.set_xticks(range(len(titles)), labels, fontsize=9)
     methods = {row["role"]: row["methods"] for row in rows}
-    heads = [f"{role}\n({_wrapped(methods[role])})" for role in roles]
+    heads = [f"{textwrap.fill(r, 24)}\n({methods[r]})" for r in roles]
     axes.set_yticks(range(len(roles)), heads, fontsize=9)
     axes.tick_params(length=0)
     axes.set_title(
-        "Which families gain on FedAvg (points of test accuracy, digits)", fontsize=12
+        "Which families gain on FedAvg, in points of test accuracy (digits, if no other"
+        " data are named)",
+        fontsize=12,
     )
     figure.text(
-        0.27,
+        0.2,
         0.03,
-        "Median of a family's methods (in brackets) minus FedAvg, last five of 20"
-        " rounds, paired by seed.\nBold: shown (exact sign flips, Holm over all cells,"
-        " 0.05). Grey: not shown. Empty: not run.",
+        "Median of a family's methods (in brackets) minus FedAvg, mean of the last five"
+        " rounds, paired by seed.\nColoured: shown (exact sign flips, Holm over the"
+        " families of a column, 0.05). Empty: not run.",
         fontsize=9,
     )
     files.write_bytes(path, curves.as_png(figure))
@@ -389,7 +381,7 @@ def study_tables():
             bases = dict.fromkeys(row["than"] for row in here)
             own = {row["method"]: row for row in here}
             names = [*(b for b in bases if b not in own), *own]
-            place = _called(name, setting)
+            place = _titles(name)[setting]
             for method in names:
                 row = own.get(method)
                 difference = evidence.points(row) if row and row["mean"] else "-"
@@ -425,10 +417,9 @@ def _seeds(values):
     return len({row["seed"] for row in values})
 
 
-def _called(name, setting):
-    if name in _OF_MAP:
-        return title(_configs(name)[setting][0])
-    return _OTHERS.get(name, {}).get(setting, setting)
+def _titles(name):
+    rows = studies.published(name, "conditions.csv")
+    return {row["setting"]: row["title"] for row in rows}
 
 
 def _published_cells():

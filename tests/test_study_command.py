@@ -160,6 +160,11 @@ def test_a_new_study_is_one_to_fill_in(tmp_path):
         ("2026-11-29", '"today"', "written is no date"),
         ("[compare]", "[compare", "at line"),
         ('than = "fedavg"\n[[', 'than = "fedavg"\nquantity = "nix"\n[[', "nix"),
+        (
+            'than = "fedavg"\n[[',
+            'than = "fedavg"\nquantity = "last_five"\n[[',
+            "last_five: the runs need 5 evaluated rounds for it",
+        ),
     ],
 )
 def test_mistakes_in_a_study_are_told_before_anything_runs(tmp_path, old, new, words):

@@ -138,6 +138,17 @@ def test_compute_is_that_of_the_clients_who_counted(tmp_path):
     assert finished_runs.read(path).examples == {1: 100, 2: 100, 3: 250}
 
 
+def test_the_last_five_take_five_evaluated_rounds():
+    config = types.SimpleNamespace(
+        process="fedavg", total_rounds=8, rounds_per_evaluation=2
+    )
+    quantities.check_measured(["score"], [config])
+    with pytest.raises(ValueError, match="last_five: the runs need 5 evaluated rounds"):
+        quantities.check_measured(["last_five"], [config])
+    config.total_rounds = 9  # The last round is evaluated, too.
+    quantities.check_measured(["last_five"], [config])
+
+
 def test_references_cost_what_they_compute_and_refuse_what_they_lack(tmp_path):
     columns, network = {"num_examples": 200}, dict(image_shape=(4, 4, 1), num_classes=3)
     for process, count, column in (("local", 100, "trace"), ("central", 200, "drift")):

@@ -34,6 +34,7 @@ def test_a_family_is_the_median_of_its_methods_seed_by_seed():
     assert row["p"] == 2 / 2**5
     # One that fails does not move it far.
     more = {"drift": [*ROLES["drift"], "feddc"]}
+    assert not evidence.families(rows, more, "last_five")  # There is none yet.
     rows = values_of(fedavg=base, **of, feddc=base - 0.4)
     row = evidence.families(rows, more, "last_five")["", "drift"]
     assert row["mean"] == pytest.approx((two - base).mean())
@@ -41,7 +42,7 @@ def test_a_family_is_the_median_of_its_methods_seed_by_seed():
 
 def condition(**changed):
     known = dict(label_distance=0.8, size_variation=0.0, participation=0.25)
-    return {**known, "local_epochs": 5.0, **changed}
+    return {**known, "local_epochs": 5.0, "work": 1.0, **changed}
 
 
 ROWS = [
@@ -63,6 +64,7 @@ ROWS = [
         ("strong", "fedacg, scaffold", {}),
         ("mild", "", {"label_distance": 0.3}),
         ("one epoch", "", {"local_epochs": 1.0}),
+        ("stragglers", "", {"work": 0.6}),
     )
     for role, mean, low, p in (
         ("drift", "0.05", "0.01", "0.02"),
@@ -78,6 +80,7 @@ ROWS = [
         ({}, "strong"),
         ({"label_distance": 0.5}, "mild"),
         ({"local_epochs": 2.0}, "one epoch"),
+        ({"work": 0.7}, "stragglers"),
         ({"participation": 1.0}, "strong"),
     ],
 )
@@ -95,9 +98,10 @@ def test_advice_is_that_of_the_nearest_condition(of, name):
     assert "gains" in drift and "not shown" in loss and "−1.0 [−5.0, +20.0]" in loss
     has_some = name == "strong"
     assert ("--processes=fedavg,fedacg,scaffold --seeds=7" in said) == has_some
-    unequal = evidence.advice(own, ROWS, True)
-    (line,) = [each for each in unequal if each not in said.splitlines()]
-    assert "see bin/study digits_unequal_work" in line
+    late = evidence.advice(own, ROWS, True)
+    (line,) = [each for each in late if each not in said.splitlines()]
+    assert "no client is late" in line
+    assert ("of which they do 60%" in said) == (name == "stragglers")
     assert ("one by one, the largest gain first: no method." in said) != has_some
 
 
@@ -116,6 +120,8 @@ def test_a_condition_is_that_of_the_split():
         client_sampling="fixed",
         clients_per_round=1,
         dropout=0.0,
+        straggler_share=0.0,
+        straggler_epochs=(),
         local_epochs=5,
         local_steps=None,
         batch_size=2,
@@ -127,9 +133,12 @@ def test_a_condition_is_that_of_the_split():
         (6 * (0.25 - 0.1410) / (1 - 0.1410) + 2 * (0.75 - 0.2443) / (1 - 0.2443)) / 8,
         abs=1e-3,
     )
-    assert dataclasses.astuple(found)[1:] == (0.5, 0.5, 5.0)
+    assert dataclasses.astuple(found)[1:] == (0.5, 0.5, 5.0, 1.0)
     config.dropout = 0.5
     assert evidence.Condition.of(held, config).participation == 0.25
+    config.straggler_share, config.straggler_epochs = 0.5, (1.0, 3.0)
+    assert evidence.Condition.of(held, config).work == pytest.approx(0.7)
+    config.straggler_share, config.straggler_epochs = 0.0, ()
     config.local_steps = 4  # Of 2 examples, of a mean of 4.
     assert evidence.Condition.of(held, config).local_epochs == 2.0
 

@@ -37,8 +37,8 @@ def _advice(requested):
     asked = protocol.asked(experiment.RunConfig.of(requested)).resolved()
     report = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
     rows = studies.published("", "map.csv")
-    unequal = bool(asked.straggler_share or asked.dropout or asked.client_speeds)
-    return evidence.advice(evidence.Condition.of(report, asked), rows, unequal)
+    has_deadline = asked.deadline is not None
+    return evidence.advice(evidence.Condition.of(report, asked), rows, has_deadline)
 
 
 @command_line.command

@@ -65,9 +65,7 @@ class _Sheet(comparing.Tables):
 
     def _of_claims(self):
         rows = claims.tested(self.asked.claims, self.tables)
-        asked = [claim.quantity for claim in self.asked.claims]
-        columns = [*dict.fromkeys([*asked, *self.layout.columns])]
-        values = claims.values(self.tables, columns)
+        values = claims.values(self.tables, self.layout.columns)
         codes = sorted({row["code"] for row in values} - {""})
         made_by = f"Made by the code {', '.join(codes)}."
         contents = (
@@ -126,8 +124,11 @@ def main(argv, stop):
         given = compare.read_flags([f"--{n}={as_text(v)}" for n, v in chosen.items()])
         study = compare.planned(given)
         sheet = study.sheet
-        claims.check(asked.claims, [*sheet.folders])
-        study.sheet = _Sheet(sheet.layout, sheet.folders, sheet.tuner, asked=asked)
+        claims.check(asked.claims, [*sheet.folders], [run.config for run in study.runs])
+        columns = sheet.layout.columns or ("score", "ema")
+        columns = (*(claim.quantity for claim in asked.claims), *columns)
+        layout = dataclasses.replace(sheet.layout, columns=columns)
+        study.sheet = _Sheet(layout, sheet.folders, sheet.tuner, asked=asked)
         done = several.begin(given, stop, study.runs, where, "output_dir")
         if not (given.dry_run or given.list_commands):
             _keep(asked, where)

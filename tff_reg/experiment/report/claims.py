@@ -24,12 +24,15 @@ HOLDS, OPPOSITE, OPEN = "holds", "the opposite holds", "not shown"
 _NOT_MEASURED = "not measured"
 
 
-def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
-    """Checks the claims of a study, whose settings have these headings.
+def check(
+    claims: Sequence[Any], headings: Sequence[str], configs: Sequence[Any]
+) -> None:
+    """Checks the claims of a study, of the settings' headings and the runs' configs.
 
     Raises:
       ValueError: If a claim names a setting that the study lacks, or a quantity that
-        does not exist, or of which neither more nor less is better.
+        does not exist, that the runs will not have, or of which neither more nor less
+        is better.
     """
     for number, claim in enumerate(claims, 1):
         for heading in claim.where:
@@ -39,6 +42,7 @@ def check(claims: Sequence[Any], headings: Sequence[str]) -> None:
                     f"claim {number}: there is no setting {heading}{near}."
                 )
         quantities.check([claim.quantity])
+        quantities.check_measured([claim.quantity], configs)
         if quantities.of(claim.quantity).best is None:
             why = f"neither more nor less of {claim.quantity} is better"
             raise ValueError(f"claim {number}: {why}.")

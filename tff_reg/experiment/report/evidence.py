@@ -21,8 +21,9 @@ from tff_reg.lazy import np
 
 GAINS, LOSES, OPEN = "gains", "loses", "not shown"
 # Conditions are far apart if they differ by this label distance, by this coefficient of
-# variation of the sizes, or by this factor in participation or epochs.
-_LABELS, _SIZES, _FACTOR = 0.25, 0.5, 4.0
+# variation of the sizes, by this share of the work, or by this factor in participation
+# or epochs.
+_LABELS, _SIZES, _WORK, _FACTOR = 0.25, 0.5, 0.4, 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +38,15 @@ class Condition:
       participation: Share of the clients that take part in a round, and do not drop
         out.
       local_epochs: Epochs over a client's data in a round.
+      work: Mean share of these epochs that a client trains for; less than 1 with
+        stragglers.
     """
 
     label_distance: float
     size_variation: float
     participation: float
     local_epochs: float
+    work: float
 
     @classmethod
     def of(cls, report: Any, config: Any) -> Condition:
@@ -54,11 +58,16 @@ class Condition:
         epochs = config.local_epochs
         if config.local_steps is not None:
             epochs = config.local_steps * config.batch_size / report.sizes.mean()
+        work = 1.0
+        if config.straggler_epochs:
+            part = statistics.fmean(config.straggler_epochs) / config.local_epochs
+            work -= config.straggler_share * (1 - part)
         return cls(
             _label_distance(report),
             report.size_spread[0],
             cohort / count,
             float(epochs),
+            work,
         )
 
     @classmethod
@@ -75,6 +84,7 @@ class Condition:
         return math.hypot(
             (self.label_distance - other.label_distance) / _LABELS,
             (self.size_variation - other.size_variation) / _SIZES,
+            (self.work - other.work) / _WORK,
             *factors,
         )
 
@@ -85,6 +95,8 @@ class Condition:
             f"label distance {self.label_distance:.2f}, sizes vary by"
             f" {self.size_variation:.2f}, {self.participation:.0%} of the clients a"
             f" round, {self.local_epochs:g} local epochs"
+            + f" of which they do {self.work:.0%}"
+            * (self.work < 1)
         )
 
 
@@ -110,8 +122,8 @@ def families(
 
     Args:
       values: Rows of a `values.csv`.
-      roles: Methods by family. A family has a value if all that are there have one in
-        each seed.
+      roles: Methods by family. A family has a value if all of them have one in each
+        seed.
       quantity: The column that is compared.
       than: The method that others are compared with.
 
@@ -128,12 +140,11 @@ def families(
     for setting, methods in by.items():
         base = methods.get(than, {})
         for role, names in roles.items():
-            known = [n for n in names if n != than and n in methods]
-            own = [methods[n] for n in known]
+            own = [methods.get(name, {}) for name in names]
             if own and all(base.keys() == each.keys() for each in own):
                 middle = {s: statistics.median(each[s] for each in own) for s in base}
                 one = differences.to_baseline({role: middle, than: base}, than)[role]
-                found[setting, role] = {**one, "methods": ", ".join(known)}
+                found[setting, role] = {**one, "methods": ", ".join(names)}
     return found
 
 
@@ -147,11 +158,11 @@ def verdict(row: Mapping[str, Any]) -> str:
 def advice(
     condition: Condition,
     rows: Sequence[Mapping[str, str]],
-    has_unequal_work: bool = False,
+    has_deadline: bool = False,
 ) -> list[str]:
     """Returns lines on what a map says of the condition that is nearest.
 
-    `rows` are those of the map, which has no unequal work.
+    `rows` are those of the map, in which no client is late.
     """
     nearest = min(rows, key=lambda row: condition.distance(Condition.read(row)))
     place = nearest["study"], nearest["setting"]
@@ -172,17 +183,13 @@ def advice(
         f"Your clients: {condition.text}.",
         f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
         *["It is far from yours: take what follows as a guess."] * (far >= 1),
-        *[
-            "Clients that drop out, do part of the work or are late are no part of it:"
-            " see bin/study digits_unequal_work among the results."
-        ]
-        * has_unequal_work,
+        *["There no client is late: the deadline is not looked at."] * has_deadline,
         "",
         *tables.to_markdown(cells),
         "",
         f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
-        " and few rounds, strengths by default.",
+        " and few rounds, strengths by default; p by Holm over these families.",
         "Compare on your own data, with the flags of this call: bin/compare"
         f" --processes=fedavg,{','.join(few)} --seeds={seeds} --output_dir=runs/mine",
     ]

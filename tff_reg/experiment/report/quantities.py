@@ -56,6 +56,7 @@ class Quantity:
       spread: Format of deviations; empty if they are not shown.
       best: `max` or `min`: which rows are in bold; None for none.
       measured_by: What it takes: a setting, or one of `ANALYSES`; empty for nothing.
+      rounds: The number of evaluated rounds that it takes.
       note: The sentences below tables that have it; of an analysis, with `{}` for the
         analysed model.
       place: The round or target of one that has it, see `at`.
@@ -73,6 +74,7 @@ class Quantity:
     spread: str = ".2f"
     best: Any = None
     measured_by: str = ""
+    rounds: int = 1
     note: str = ""
     is_usual: bool = False
     place: Any = None
@@ -219,6 +221,7 @@ _TABLE = (
         "last five{unit}",
         _last_five,
         key="last_five_{score}",
+        rounds=5,
         note="Last five: mean over the last five evaluated rounds.",
     ),
     _score(
@@ -327,7 +330,13 @@ def check_measured(columns: Sequence[str], configs: Sequence[Any]) -> None:
     """Checks that planned runs will have what columns need."""
     methods = [each for each in configs if each.process not in catalogue.REFERENCES]
     processes = dict.fromkeys(each.process for each in configs)
-    for name, by in ((name, of(name).measured_by) for name in columns):
+    for name in columns:
+        by, least = of(name).measured_by, of(name).rounds
+        if any(
+            c.total_rounds <= (least - 1) * c.rounds_per_evaluation for c in methods
+        ):
+            why = f"the runs need {least} evaluated rounds for it."
+            raise SettingError("columns", name, why)
         is_setting = by and by not in ANALYSES
         if is_setting and any(getattr(each, by) is None for each in methods):
             raise SettingError("columns", name, f"the runs need {by} for it.")
