@@ -94,7 +94,7 @@ def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
     path.write_text(TEXT.replace("worse", "better"))
     again = call(path, f"--output_dir={where}")
     assert again.returncode == 2
-    assert "and were changed since" in commands.refusal(again)
+    assert "and the study was changed since" in commands.refusal(again)
 
 
 def test_a_claim_is_tested_in_each_setting_by_itself(written):

@@ -11,6 +11,7 @@ import functools
 import os
 import shlex
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -201,8 +202,11 @@ class Forecast:
     def __exit__(self, *_: Any) -> None:
         self._folder.cleanup()
 
-    def lines(self, jobs: int = 1) -> list[str]:
-        """Returns a table of what each method's runs take, and their sum."""
+    def lines(self, elapsed: float, jobs: int = 1) -> list[str]:
+        """Returns a table of what each method's runs take, and their sum.
+
+        `elapsed` are the seconds that the trials took, `jobs` at a time.
+        """
         cells: dict[str, list[str]] = {}
         seconds = disk = memory = 0.0
         for trial, (name, runs) in zip(self.planned, self._left.items()):
@@ -237,12 +241,17 @@ class Forecast:
             cells.setdefault("on the CPU", []).append(f"{on_cpu:.2f}")
             if on_cpu < float(seconds_here):
                 notes.append(f"{name} is faster on the CPU here: --devices=CPU:0.")
-        there = progress.count(sum(map(len, self._left.values())), "run")
+        trained = sum(sum(_metrics(r).column(metrics.SECONDS)) for r in self.planned)
+        num_tried = len(self.planned)
+        start = max(0.0, min(jobs, num_tried) * elapsed - trained) / max(1, num_tried)
+        num_runs = sum(map(len, self._left.values()))
         total = (
-            f"{there} to do, {self._num_finished} finished: about"
-            f" {progress.duration(seconds / jobs)} and {jobs * memory / 1000:.1f} GB of"
-            f" memory with {progress.count(jobs, 'job')}, without starts and tests, and"
-            f" {disk:,.0f} MB on disk, without further states of clients."
+            f"{progress.count(num_runs, 'run')} to do, {self._num_finished} finished:"
+            f" about {progress.duration((seconds + num_runs * start) / jobs)}, of which"
+            f" starts are {progress.duration(num_runs * start / jobs)}, and"
+            f" {jobs * memory / 1000:.1f} GB of memory with"
+            f" {progress.count(jobs, 'job')}, and {disk:,.0f} MB on disk, without"
+            " further states of clients."
         )
         return [*tables.to_markdown(cells), "", *notes, total] if cells else [total]
 
@@ -264,9 +273,11 @@ def try_runs(study, done, num_jobs):
     expected = study.sheet.tuner.expected() if study.sheet.tuner else []
     runs = [*study.runs, *expected]
     with several.carrying_out(done, fail), Forecast(runs) as tried:
+        began = time.monotonic()
         done.run(tried.planned)
+        elapsed = time.monotonic() - began
         several.fail_for_failed(done.failed, len(tried.planned), False, fail)
-        print("", *tried.lines(num_jobs), sep="\n")
+        print("", *tried.lines(elapsed, num_jobs), sep="\n")
 
 
 @command_line.command

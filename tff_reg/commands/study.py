@@ -72,7 +72,7 @@ class _Sheet(comparing.Tables):
             self.asked.text,
             tables.to_csv(values),
             tables.to_csv(rows),
-            claims.page(self.asked, rows, made_by),
+            claims.page(self.asked, rows, self.tables, made_by),
         )
         return dict(zip(_FILES, contents))
 
@@ -95,7 +95,7 @@ def _keep(asked, where):
     """Keeps the study's text, which nobody changes after its first run."""
     path = pathlib.Path(where) / _FILES[0]
     if path.exists() and path.read_text("utf-8") != asked.text:
-        why = f"its claims are those of {path}, and were changed since; give another."
+        why = f"its runs are of {path}, and the study was changed since; give another."
         raise SettingError("output_dir", where, why)
     files.make_directory(path.parent, "output_dir")
     files.write_text(path, asked.text)

@@ -165,8 +165,18 @@ def _verdict(row: Mapping[str, Any], sign: float) -> str:
     return HOLDS if sign * row["mean"] > 0 else OPPOSITE
 
 
-def page(study: Any, rows: Sequence[Mapping[str, Any]], made_by: str) -> str:
-    """Returns `study.md`: question, claims and verdicts; `made_by` is of the runs."""
+def page(
+    study: Any,
+    rows: Sequence[Mapping[str, Any]],
+    made: Mapping[str, Table],
+    made_by: str,
+) -> str:
+    """Returns `study.md`: question, claims and verdicts, in the units of the tables.
+
+    `made` are the comparison's tables by the setting's heading; `made_by` is of the
+    runs.
+    """
+    (table, *_) = made.values()
     lines = [
         f"# {study.question}",
         "",
@@ -184,13 +194,16 @@ def page(study: Any, rows: Sequence[Mapping[str, Any]], made_by: str) -> str:
         said = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         where = "; ".join(claim.where) or "all settings"
         where += ", each by itself" * claim.each
+        quantity = table.quantity(claim.quantity)
         lines += ["", f"## {number}. {claim.says}", ""]
-        lines += [f"{claim.quantity} against {claim.than}, {where}. **{said}.**", ""]
+        lines += [f"{quantity.head}, against {claim.than}, {where}. **{said}.**", ""]
         cells = {
             "method": [row["method"] for row in own],
             **({"setting": [row["where"] for row in own]} if claim.each else {}),
             "seeds": [_text(row["seeds"], ".0f") for row in own],
-            f"difference to {claim.than}": [_with_interval(row) for row in own],
+            f"difference to {claim.than}": [
+                _with_interval(row, quantity.scale, quantity.form) for row in own
+            ],
             "p": [_text(row["p"], ".2g") for row in own],
             "p (Holm)": [_text(row["p_holm"], ".2g") for row in own],
             "verdict": [row["verdict"] for row in own],
@@ -203,8 +216,12 @@ def _text(value: Any, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
 
 
-def _with_interval(row: Mapping[str, Any]) -> str:
+def _with_interval(row: Mapping[str, Any], scale: float, form: str) -> str:
     if row["mean"] is None:
         return "-"
-    ends = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
-    return f"{row['mean']:+.4f}{ends}"
+    mean, *ends = (
+        f"{scale * row[name]:+{form}}"
+        for name in ("mean", "low", "high")
+        if row[name] is not None
+    )
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
