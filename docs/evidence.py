@@ -48,7 +48,7 @@ _OF_MAP = (
     "digits_dir05",
     "digits_sizes",
     "digits_conditions",
-    "digits_all_clients",
+    "digits_more_conditions",
     "digits_unequal_work",
     "cifar10_small_lenet",
 )
