@@ -176,7 +176,7 @@ def page(
     `made` are the comparison's tables by the setting's heading; `made_by` is of the
     runs.
     """
-    (table, *_) = made.values()
+    of = next((table.quantity for table in made.values()), quantities.of)
     lines = [
         f"# {study.question}",
         "",
@@ -194,7 +194,7 @@ def page(
         said = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         where = "; ".join(claim.where) or "all settings"
         where += ", each by itself" * claim.each
-        quantity = table.quantity(claim.quantity)
+        quantity = of(claim.quantity)
         lines += ["", f"## {number}. {claim.says}", ""]
         lines += [f"{quantity.head}, against {claim.than}, {where}. **{said}.**", ""]
         cells = {
