@@ -157,15 +157,17 @@ class Tuning:
 
     def configs(self) -> dict[str, config_lib.ResolvedConfig]:
         """Returns the final runs' settings, of the first seed, without the grid's."""
+        return {name: self._config(name) for name in self._tried}
+
+    def _config(self, process: str) -> config_lib.ResolvedConfig:
         seed, tasks = self._seeds[0], self._tasks
         tasks = tasks[seed] if isinstance(tasks, Mapping) else tasks
-        asked = {n: series.of_process(self._with({}), n, seed) for n in self._tried}
-        return {name: each.resolved(tasks) for name, each in asked.items()}
+        return series.of_process(self._with({}), process, seed).resolved(tasks)
 
     @property
     def score(self) -> scores.Score:
         """What the runs are judged by."""
-        return scores.of(vars(next(iter(self.configs().values()))))
+        return scores.of(vars(self._config(next(iter(self._tried)))))
 
     def contents(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Returns the files' contents by name; without numbers to draw, no figure."""
@@ -177,7 +179,7 @@ class Tuning:
 
     def best(self) -> dict[str, Tuned]:
         """Returns the best setting of each process of which all runs are finished."""
-        found = {}
+        found, score = {}, self.score
         for process, tried in self._results().items():
             if not all(each.is_complete for each in tried):
                 continue
@@ -186,15 +188,15 @@ class Tuning:
             ]
             means = [each.mean for each in tried]
             if known:
-                top = max(self.score.rank(each.mean) for each in known)
+                top = max(score.rank(each.mean) for each in known)
                 top -= differences.rounding([each.mean for each in known])
-                tied = [each for each in known if self.score.rank(each.mean) >= top]
+                tied = [each for each in known if score.rank(each.mean) >= top]
                 best = tied[0]
                 found[process] = Tuned(
                     best.settings,
                     best.mean,
                     quantities.deviation(best.values),
-                    None if None in means else self.score.worst(means),
+                    None if None in means else score.worst(means),
                     len(tried),
                     len(tied) - 1,
                 )
@@ -223,7 +225,7 @@ class Tuning:
 
     def _results(self) -> dict[str, list[_Tried]]:
         found: dict[str, list[_Tried]] = {process: [] for process in self._tried}
-        groups = self._study.groups()
+        groups, key = self._study.groups(), f"final_{self.score.name}"
         for process, tried in self._tried.items():
             for each in tried:
                 runs = groups.get(each.text, {}).get(process, ())
@@ -231,7 +233,7 @@ class Tuning:
                 found[process].append(
                     _Tried(
                         dict(each.settings),
-                        [result[f"final_{self.score.name}"] for result in results],
+                        [result[key] for result in results],
                         len(results) == len(self._seeds),
                         sum(not result["ends_finite"] for result in results),
                     )
