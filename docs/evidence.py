@@ -26,6 +26,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import claims, differences, evidence
 from tff_reg.experiment.rounds import runs
+from tff_reg.experiment.series import tuning
 from tff_reg.lazy import mpl_colors, np
 from tff_reg.methods import cards, catalogue, overview
 from tff_reg.settings import SettingError, as_text
@@ -58,6 +59,7 @@ _QUANTITY, _THAN = "last_five", "fedavg"
 # Settings that `title` does not name, by study.
 _TITLES = {
     "digits_tuned": {"": "2 classes (tuned)"},
+    "digits_collapsed": {"": "2 classes (others, tuned)"},
     "digits_unequal_work": {
         "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
         "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
@@ -67,6 +69,8 @@ _TITLES = {
     "cifar10_small_resnet8": {"": "CIFAR-10 in small (ResNet-8)"},
     "pacs_domains": {"": "PACS (a domain a client)"},
 }
+# Studies that tune each method, and those of the same runs by default.
+_BY_DEFAULT = dict.fromkeys(("digits_tuned", "digits_collapsed"), "digits_two_classes")
 # Those of networks that are residual, and of unequal work.
 RESIDUAL = [
     *_TITLES["digits_residual"].values(),
@@ -75,6 +79,8 @@ RESIDUAL = [
 UNEQUAL = [*_TITLES["digits_unequal_work"].values()]
 # Seeds whose splits tell how the clients of a condition differ.
 _SPLITS = 5
+# Columns of grid.csv that are no settings.
+_OF_GRID = ("runs", tuning.MEAN, tuning.DEVIATION, "not_finite")
 # Draws of a bootstrap.
 _DRAWS = 2000
 # Papers' tables of accuracies, and which number of a cell is the last accuracy.
@@ -104,8 +110,9 @@ def publish(where):
     """
     where = pathlib.Path(where)
     try:
-        texts = {name: (where / name).read_text("utf-8") for name in FILES}
         asked, name = (where / "study.toml").read_text("utf-8"), where.resolve().name
+        names = (*FILES, "grid.csv") if name in _BY_DEFAULT else FILES
+        texts = {file: (where / file).read_text("utf-8") for file in names}
     except OSError as error:
         raise SettingError("publish", str(where), f"{error.strerror}.") from error
     if asked != studies.read(name).text:
@@ -372,6 +379,9 @@ def study_tables():
         heads = ["method", *("last five", "last", "EMA", "worst tenth")]
         one_base = len({row["than"] for row in tested}) == 1
         heads += [f"difference to {_THAN}" if one_base else "difference", "p (Holm)"]
+        if name in _BY_DEFAULT:
+            heads += ["last five by default", "chosen"]
+        chosen = _tuned(name, {row["seed"] for row in values})
         settings = [*dict.fromkeys(row["where"] for row in tested)]
         shown = ["setting"] if len(settings) > 1 else []
         lines = []
@@ -395,6 +405,7 @@ def study_tables():
                 mark = f"**{difference}**" if is_shown else difference
                 lines.append(
                     [*([place] if shown else []), f"`{method}`", *cells, mark, p]
+                    + chosen.get(method, [])
                 )
         parts += [
             f"### `bin/study {name}`",
@@ -411,6 +422,28 @@ def study_tables():
             "",
         ]
     return "\n".join(parts).rstrip()
+
+
+def _tuned(name, seeds):
+    """By method of a study that tunes: its accuracy by default, and its settings."""
+    by_default = [
+        row
+        for row in studies.published(_BY_DEFAULT.get(name, ""), "values.csv")
+        if row["seed"] in seeds
+    ]
+    found = {}
+    for row in studies.published(name, "grid.csv"):
+        method, is_best = row.pop("process"), row.pop(tuning.BEST) == "True"
+        if is_best:
+            found[method] = [
+                _mean(by_default, method, "", _QUANTITY),
+                ", ".join(
+                    f"{setting.removeprefix('client_')} {value}"
+                    for setting, value in row.items()
+                    if value and setting not in _OF_GRID
+                ),
+            ]
+    return found
 
 
 def _seeds(values):
