@@ -13,6 +13,7 @@ from tests import commands
 from tff_reg import settings, tables
 from tff_reg.experiment.config import run_config
 from tff_reg.experiment.report import claims
+from tff_reg.experiment.series import tuning
 from tff_reg.methods import cards, catalogue, overview
 from tff_reg.tasks import studies
 
@@ -271,6 +272,33 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     now["moon"]["training_loss_1"] = "9"
     monkeypatch.setattr(evidence, "ledger", lambda: now)
     assert "the code of `moon` changed: run it again" in evidence.study_tables()
+
+
+def test_a_tuned_study_says_what_was_chosen_beside_the_default(results):
+    rows = [
+        {"setting": "", "method": "man", "seed": seed, "last_five": value}
+        for seed, value in enumerate((0.5, 0.7, 0.1))  # The third is not tuned.
+    ]
+    grid = [
+        {
+            "process": "man",
+            "client_learning_rate": rate,
+            "man_strength": 0.15,
+            "fedprox_strength": "",
+            "runs": 2, tuning.MEAN: 0.6, tuning.DEVIATION: 0.1, "not_finite": 0,
+            tuning.BEST: rate == 0.3,
+        }
+        for rate in (0.1, 0.3)
+    ]
+    for name, file, of in (
+        ("digits_two_classes", "values.csv", rows),
+        ("digits_tuned", "grid.csv", grid),
+    ):
+        (results / name).mkdir(parents=True)
+        (results / name / file).write_text(tables.to_csv(of))
+    found = evidence._tuned("digits_tuned", {"0", "1"})
+    assert found == {"man": ["60.0", "learning_rate 0.3, man_strength 0.15"]}
+    assert not evidence._tuned("digits_two_classes", {"0", "1"})
 
 
 def test_a_study_that_is_another_is_not_published(tmp_path, results):
