@@ -215,8 +215,9 @@ def all_tested():
 
 
 def _trials(name):
-    """The rows, settings and runs of a study."""
+    """The rows, settings and runs of a study, as if by default where it tunes."""
     asked = {"output_dir": "runs", **studies.read(name).flags}
+    asked.pop("grid", None)
     chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
     return compare.planned(compare.read_flags(chosen)).trials
 

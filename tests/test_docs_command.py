@@ -299,6 +299,9 @@ def test_a_tuned_study_says_what_was_chosen_beside_the_default(results):
     found = evidence._tuned("digits_tuned", {"0", "1"})
     assert found == {"man": ["60.0", "learning_rate 0.3, man_strength 0.15"]}
     assert not evidence._tuned("digits_two_classes", {"0", "1"})
+    # Its final runs, one for each method and seed, are what is published.
+    trials = evidence._trials("digits_tuned")
+    assert len(trials) == 9 * 9 and {setting for _, setting, _ in trials} == {""}
 
 
 def test_a_study_that_is_another_is_not_published(tmp_path, results):
