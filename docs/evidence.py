@@ -60,6 +60,10 @@ _QUANTITY, _THAN = "last_five", "fedavg"
 _TITLES = {
     "digits_tuned": {"": "2 classes (tuned)"},
     "digits_collapsed": {"": "2 classes (others, tuned)"},
+    "digits_projector": {
+        "projector=moon": "2 classes (MOON's network)",
+        "projector=feduv": "2 classes (UniVarFL's network)",
+    },
     "digits_unequal_work": {
         "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
         "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
