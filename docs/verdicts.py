@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import rounding
 from docs import evidence, reference
 from tff_reg.experiment.report import claims as claims_lib, evidence as evidence_lib
+from tff_reg.experiment.rounds import progress
 from tff_reg.methods import overview
 
 _COSTS = pathlib.Path(__file__).parent / "figures" / "step-costs.csv"
@@ -128,7 +129,8 @@ def choice() -> str:
         )
         found = f"ahead of `fedavg`: {_names(ahead)}" if ahead else "none is ahead"
         found += f"; behind: {_names(behind[::-1])}" if behind else "; none is behind"
-        lines.append(f"- **{condition}** ({len(rows)} methods): {found}.")
+        count = progress.count(len(rows), "method")
+        lines.append(f"- **{condition}** ({count}): {found}.")
     return "\n".join(lines)
 
 
