@@ -285,7 +285,10 @@ def test_a_tuned_study_says_what_was_chosen_beside_the_default(results):
             "client_learning_rate": rate,
             "man_strength": 0.15,
             "fedprox_strength": "",
-            "runs": 2, tuning.MEAN: 0.6, tuning.DEVIATION: 0.1, "not_finite": 0,
+            "runs": 2,
+            tuning.MEAN: 0.6,
+            tuning.DEVIATION: 0.1,
+            "not_finite": 0,
             tuning.BEST: rate == 0.3,
         }
         for rate in (0.1, 0.3)

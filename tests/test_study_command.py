@@ -1,6 +1,7 @@
 """`bin/study` as a user meets it: lists, claims that are tested, what is refused."""
 
 import datetime
+import types
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests import commands
 from tests.experiment.finished import finish, read_csv
 from tff_reg.commands import compare, study
-from tff_reg.experiment.report import claims, differences
+from tff_reg.experiment.report import claims, differences, quantities
 from tff_reg.experiment.series import plan as series
 from tff_reg.tasks import studies
 
@@ -42,11 +43,18 @@ FINALS = {
 }
 
 
+def write(path, where, text):
+    """Writes a study, and that its first run had this text."""
+    path.write_text(text)
+    (where / "study.toml").write_text(text)
+
+
 @pytest.fixture
 def written(tmp_path):
     """A study's file, whose runs are all finished, and their directory."""
     path, where = tmp_path / "own.toml", tmp_path / "made"
-    path.write_text(TEXT)
+    where.mkdir()
+    write(path, where, TEXT)
     flags = {**studies.read(str(path)).flags, "output_dir": where}
     planned = compare.planned(
         compare.read_flags([f"--{name}={value}" for name, value in flags.items()])
@@ -99,9 +107,8 @@ def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
 
 def test_a_claim_is_tested_in_each_setting_by_itself(written):
     path, where = written
-    path.write_text(
-        TEXT.replace('than = "fedavg"\n[[', 'than = "fedavg"\neach = true\n[[')
-    )
+    of_each = 'than = "fedavg"\neach = true\n[['
+    write(path, where, TEXT.replace('than = "fedavg"\n[[', of_each))
     done = call(path, f"--output_dir={where}")
     assert done.returncode == 0 and "5 tests" in done.stderr, done.stderr
     rows = read_csv(where / "claims.csv")
@@ -111,6 +118,36 @@ def test_a_claim_is_tested_in_each_setting_by_itself(written):
         assert float(row["mean"]) == pytest.approx(own.mean())
     said = (where / "study.md").read_text()
     assert "all settings, each by itself" in said and "| concentration=0.9 |" in said
+
+
+def test_what_did_not_end_is_a_test_that_showed_nothing():
+    by_seed = {
+        name: {seed: float(value) for seed, value in enumerate(values)}
+        for (heading, name), values in FINALS.items()
+        if heading == "concentration=0.1" and name != "fedprox"
+    }
+    made = types.SimpleNamespace(by_seed=lambda name: by_seed, quantity=quantities.of)
+    names, headings = ["fedavg", "man", "fedprox", "local"], ["a", "b"]
+    claim = studies.Claim("", "fedavg", each=True)
+    tests = claims.planned([claim], names, headings)
+    assert [(each.method, each.where) for each in tests] == [
+        (method, (heading,)) for heading in headings for method in ("man", "fedprox")
+    ]
+    # One of four was measured; its p counts four times.
+    first, *others = claims.tested(tests, {"a": made})
+    assert (first["p"], first["p_holm"]) == (1 / 32, 4 / 32)
+    assert {row["verdict"] for row in others} == {"not measured"}
+    # There is no mean over settings without one of them.
+    (whole, _) = claims.planned([studies.Claim("", "fedavg")], names, headings)
+    assert claims.tested([whole], {"a": made})[0]["mean"] is None
+
+
+def test_a_study_is_older_than_its_runs(written):
+    path, where = written
+    (where / "study.toml").unlink()
+    said = commands.refusal(call(path, f"--output_dir={where}"))
+    assert "it has runs that are older than the study; give another" in said
+    assert not (where / "study.toml").exists()
 
 
 def test_a_claim_holds_or_its_opposite_does(written, monkeypatch):

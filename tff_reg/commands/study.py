@@ -54,9 +54,11 @@ class _Sheet(comparing.Tables):
 
     Attributes:
       asked: The `tasks.studies.Study`.
+      tests: Those of its claims.
     """
 
     asked: Any = None
+    tests: Any = ()
 
     def contents(self, study, columns, is_last, **of_files):
         """As of the comparison; when all is there, the claims, too."""
@@ -64,7 +66,7 @@ class _Sheet(comparing.Tables):
         return [*found, ("", _FILES, self._of_claims)] if is_last else found
 
     def _of_claims(self):
-        rows = claims.tested(self.asked.claims, self.tables)
+        rows = claims.tested(self.tests, self.tables)
         values = claims.values(self.tables, self.layout.columns)
         codes = sorted({row["code"] for row in values} - {""})
         made_by = f"Made by the code {', '.join(codes)}."
@@ -91,11 +93,14 @@ def _state(name):
     return "published" if studies.published(name, "values.csv") else "not run  "
 
 
-def _keep(asked, where):
-    """Keeps the study's text, which nobody changes after its first run."""
+def _keep(asked, where, runs):
+    """Keeps the study's text, which is written before its first run."""
     path = pathlib.Path(where) / _FILES[0]
     if path.exists() and path.read_text("utf-8") != asked.text:
         why = f"its runs are of {path}, and the study was changed since; give another."
+        raise SettingError("output_dir", where, why)
+    if not path.exists() and any(run.is_finished for run in runs):
+        why = "it has runs that are older than the study; give another."
         raise SettingError("output_dir", where, why)
     files.make_directory(path.parent, "output_dir")
     files.write_text(path, asked.text)
@@ -128,15 +133,17 @@ def main(argv, stop):
         columns = sheet.layout.columns or ("score", "ema")
         columns = (*(claim.quantity for claim in asked.claims), *columns)
         layout = dataclasses.replace(sheet.layout, columns=columns)
-        study.sheet = _Sheet(layout, sheet.folders, sheet.tuner, asked=asked)
+        rows = [*dict.fromkeys(row for row, _, _ in study.trials)]
+        tests = claims.planned(asked.claims, rows, [*sheet.folders])
+        of_study = {"asked": asked, "tests": tests}
+        study.sheet = _Sheet(layout, sheet.folders, sheet.tuner, **of_study)
         done = several.begin(given, stop, study.runs, where, "output_dir")
         if not (given.dry_run or given.list_commands):
-            _keep(asked, where)
+            _keep(asked, where, study.runs)
     except ValueError as error:
         fail(error)
-    rows = {row for row, _, _ in study.trials}
     seeds = {run.config.seed for run in study.runs}
-    if said := claims.too_few(asked.claims, rows, sheet.folders, len(seeds)):
+    if said := claims.too_few(tests, len(seeds)):
         print(f"{_COMMAND}: {said}", file=sys.stderr)
     if given.dry_run:
         compare.try_runs(study, done, several.value_of(given, jobs.JOBS))

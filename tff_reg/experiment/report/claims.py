@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tff_reg import tables as tables_lib
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import differences, quantities
 from tff_reg.experiment.report.table import Table
+from tff_reg.methods import catalogue
 from tff_reg.settings import near_names
 
 # The largest adjusted p of what counts as shown.
@@ -48,35 +49,43 @@ def check(
             raise ValueError(f"claim {number}: {why}.")
 
 
-def too_few(
-    claims: Sequence[Any],
-    rows: Collection[str],
-    headings: Collection[str],
-    num_seeds: int,
-) -> str:
-    """Says in a sentence that no claim can be shown with so many seeds; or is empty.
+class Test(NamedTuple):
+    """A test that a study has planned: of a method, in the mean of some settings."""
 
-    `rows` are the methods of the study, `headings` its settings.
+    number: int
+    claim: Any
+    where: tuple[str, ...]
+    method: str
+
+
+def planned(
+    claims: Sequence[Any], rows: Sequence[str], headings: Sequence[str]
+) -> list[Test]:
+    """Returns all tests of a study, whatever of it ends.
+
+    `rows` are its methods, `headings` those of its settings.
     """
-    tests = sum(
-        (len(claim.methods) or len(rows) - 1) * len(_places(claim, headings))
-        for claim in claims
-    )
-    least = 2.0 ** (1 - num_seeds) * tests
+    methods = [name for name in rows if name not in catalogue.REFERENCES]
+    found = []
+    for number, claim in enumerate(claims, 1):
+        where = claim.where or tuple(headings)
+        for place in [(each,) for each in where] if claim.each else [where]:
+            for name in claim.methods or [n for n in methods if n != claim.than]:
+                found.append(Test(number, claim, place, name))
+    return found
+
+
+def too_few(tests: Sequence[Test], num_seeds: int) -> str:
+    """Says in a sentence that no claim can be shown with so many seeds; or is empty."""
+    least = 2.0 ** (1 - num_seeds) * len(tests)
     if least <= LEVEL:
         return ""
-    enough = math.ceil(1 + math.log2(tests / LEVEL))
+    enough = math.ceil(1 + math.log2(len(tests) / LEVEL))
     return (
-        f"Over {num_seeds} seeds the least p of {tests} tests, adjusted by Holm, is"
-        f" {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
+        f"Over {num_seeds} seeds the least p of {len(tests)} tests, adjusted by Holm,"
+        f" is {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
         f" {enough} seeds."
     )
-
-
-def _places(claim: Any, headings: Collection[str]) -> list[tuple[str, ...]]:
-    """Returns the settings whose mean each test of a claim is about."""
-    where = claim.where or tuple(headings)
-    return [(each,) for each in where] if claim.each else [where]
 
 
 def values(made: Mapping[str, Table], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -94,11 +103,11 @@ def values(made: Mapping[str, Table], columns: Sequence[str]) -> list[dict[str, 
     return rows
 
 
-def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, Any]]:
-    """Tests claims; returns the rows of `claims.csv`, one for each claim and method.
+def tested(tests: Sequence[Test], made: Mapping[str, Table]) -> list[dict[str, Any]]:
+    """Carries out tests; returns the rows of `claims.csv`, one for each.
 
     Args:
-      claims: `tasks.studies.Claim`s.
+      tests: From `planned`. What was not measured counts as a test that showed nothing.
       made: The comparison's tables by the setting's heading.
 
     Returns:
@@ -107,40 +116,39 @@ def tested(claims: Sequence[Any], made: Mapping[str, Table]) -> list[dict[str, A
     """
     rows: list[dict[str, Any]] = []
     signs: list[float] = []
-    places = [
-        (number, claim, where)
-        for number, claim in enumerate(claims, 1)
-        for where in _places(claim, made)
-    ]
-    for number, claim, where in places:
-        tables = [made[heading] for heading in where if heading in made]
-        by_seed = [table.by_seed(claim.quantity) for table in tables]
-        others = dict.fromkeys(name for table in tables for name in table.ranked)
-        # Without the runs of a setting there is no mean over the settings.
-        by_seed = by_seed if len(tables) == len(where) else [{}]
-        for method in claim.methods or [name for name in others if name != claim.than]:
-            found = _difference(by_seed, method, claim.than)
-            rows.append(
-                {
-                    "claim": number,
-                    "method": method,
-                    "than": claim.than,
-                    "quantity": claim.quantity,
-                    "where": "; ".join(where),
-                    "expected": claim.expected,
-                    **found,
-                }
-            )
-            best = tables[0].quantity(claim.quantity).best if tables else max
-            is_more = (best is max) == (claim.expected == "better")
-            signs.append(1.0 if is_more else -1.0)
-    # What was not measured counts as a test that showed nothing.
+    values = {
+        (heading, name): table.by_seed(name)
+        for name in {test.claim.quantity for test in tests}
+        for heading, table in made.items()
+    }
+    for number, claim, where, method in tests:
+        by_seed = [values.get((heading, claim.quantity), {}) for heading in where]
+        rows.append(
+            {
+                "claim": number,
+                "method": method,
+                "than": claim.than,
+                "quantity": claim.quantity,
+                "where": "; ".join(where),
+                "expected": claim.expected,
+                **_difference(by_seed, method, claim.than),
+            }
+        )
+        best = quantity_of(claim.quantity, made).best
+        is_more = (best is max) == (claim.expected == "better")
+        signs.append(1.0 if is_more else -1.0)
     ps = [1.0 if row["p"] is None else row["p"] for row in rows]
     for row, p in zip(rows, differences.holm(ps)):
         row["p_holm"] = None if row["p"] is None else p
     for row, sign in zip(rows, signs):
         row["verdict"] = _verdict(row, sign)
     return rows
+
+
+def quantity_of(name: str, made: Mapping[str, Table]) -> quantities.Quantity:
+    """Returns a quantity, of the runs' score if there are runs."""
+    of = next((table.quantity for table in made.values()), quantities.of)
+    return of(name)
 
 
 def _difference(
@@ -176,7 +184,6 @@ def page(
     `made` are the comparison's tables by the setting's heading; `made_by` is of the
     runs.
     """
-    of = next((table.quantity for table in made.values()), quantities.of)
     lines = [
         f"# {study.question}",
         "",
@@ -194,7 +201,7 @@ def page(
         said = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         where = "; ".join(claim.where) or "all settings"
         where += ", each by itself" * claim.each
-        quantity = of(claim.quantity)
+        quantity = quantity_of(claim.quantity, made)
         lines += ["", f"## {number}. {claim.says}", ""]
         lines += [f"{quantity.head}, against {claim.than}, {where}. **{said}.**", ""]
         cells = {
