@@ -21,7 +21,7 @@ import scipy.stats as scipy_stats
 from docs import reference
 from tff_reg import curves, files, tables
 from tff_reg.commands import compare
-from tff_reg.data import partition_report
+from tff_reg.data import digests, partition_report
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import claims, differences, evidence
@@ -69,6 +69,7 @@ _TITLES = {
         "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
     },
     "digits_residual": {"": "2 classes (ResNet-8)"},
+    "cifar10_lenet": {"": "CIFAR-10 (LeNet-5)"},
     "cifar10_small_lenet": {"": "CIFAR-10 in small (LeNet-5)"},
     "cifar10_small_resnet8": {"": "CIFAR-10 in small (ResNet-8)"},
     "pacs_domains": {"": "PACS (a domain a client)"},
@@ -125,7 +126,7 @@ def publish(where):
     values, tested = (tables.from_csv(texts[name]) for name in FILES)
     there = {(row["setting"], row["method"], int(row["seed"])) for row in values}
     planned = {(c, row, run.config.seed) for row, c, run in _trials(name)}
-    if there != planned or any(row["mean"] == "" for row in tested):
+    if there != planned or not tested:
         why = (
             f"{len(planned - there)} of its {len(planned)} runs, or tests, are missing."
         )
@@ -133,7 +134,10 @@ def publish(where):
     methods = {row["method"] for row in values}
     texts["ledger.csv"] = tables.to_csv(_of_ledger(methods))
     codes = sorted({row["code"] for row in values})
-    commits = [{"code": code, "commit": commit_of(code)} for code in codes]
+    commits = [
+        {"code": code, "commit": commit_of(code), "study": digests.of_value(asked)}
+        for code in codes
+    ]
     texts["commits.csv"] = tables.to_csv(commits)
     texts["conditions.csv"] = tables.to_csv(conditions(name))
     files.make_directory(RESULTS / name, "publish")
@@ -177,7 +181,10 @@ def _of_ledger(methods):
 
 
 def changed(name):
-    """Says whose numbers in the ledger changed since a study was published."""
+    """Says what changed since a study was published: its text, or the ledger."""
+    text = digests.of_value(studies.read(name).text)
+    if any(row["study"] != text for row in studies.published(name, "commits.csv")):
+        return " **Made before the study was changed: run it again.**"
     now, names = ledger(), []
     for row in studies.published(name, "ledger.csv"):
         method = row.pop("name")
@@ -209,7 +216,11 @@ def all_tested():
     known = published()
     for name in sorted(known, key=[*_OF_MAP, *known].index):
         rows = published_claims(name)
-        rows = [{**row, "study": name} for row in rows if row["than"] == _THAN]
+        rows = [
+            {**row, "study": name}
+            for row in rows
+            if (row["than"], row["expected"]) == (_THAN, "better")
+        ]
         for setting in dict.fromkeys(row["where"] for row in rows):
             own = [r for r in rows if r["where"] == setting and r["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))
@@ -294,13 +305,24 @@ def rows_of_map():
                 if row["where"] == setting and row["verdict"] == claims.HOLDS
             ]
             ahead = ", ".join(method for _, method in sorted(held)[::-1])
+            at = {"study": name, **condition, "ahead": ahead}
             of_roles = {
-                role: {"study": name, **condition, "ahead": ahead, "role": role, **row}
+                role: {**at, "role": role, **row, "methods": _of_networks(roles[role])}
                 for (place, role), row in found.items()
                 if place == setting
             }
             rows[known] = [*differences.adjusted(of_roles).values()]
     return [*itertools.chain(*rows.values())]
+
+
+def _of_networks(names):
+    """Lists methods, and which of them bring a projector along."""
+    return ", ".join(
+        f"{name} with a projector"
+        if "projector" in catalogue.required_settings(name)
+        else name
+        for name in names
+    )
 
 
 def write_map():

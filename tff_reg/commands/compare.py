@@ -205,7 +205,7 @@ class Forecast:
     def lines(self, elapsed: float, jobs: int = 1) -> list[str]:
         """Returns a table of what each method's runs take, and their sum.
 
-        `elapsed` are the seconds that the trials took, `jobs` at a time.
+        `elapsed` are the seconds that the trials took, with their starts and tests.
         """
         cells: dict[str, list[str]] = {}
         seconds = disk = memory = 0.0
@@ -241,17 +241,15 @@ class Forecast:
             cells.setdefault("on the CPU", []).append(f"{on_cpu:.2f}")
             if on_cpu < float(seconds_here):
                 notes.append(f"{name} is faster on the CPU here: --devices=CPU:0.")
-        trained = sum(sum(_metrics(r).column(metrics.SECONDS)) for r in self.planned)
-        num_tried = len(self.planned)
-        start = max(0.0, min(jobs, num_tried) * elapsed - trained) / max(1, num_tried)
-        num_runs = sum(map(len, self._left.values()))
+        there = progress.count(sum(map(len, self._left.values())), "run")
         total = (
-            f"{progress.count(num_runs, 'run')} to do, {self._num_finished} finished:"
-            f" about {progress.duration((seconds + num_runs * start) / jobs)}, of which"
-            f" starts are {progress.duration(num_runs * start / jobs)}, and"
+            f"{there} to do, {self._num_finished} finished: about"
+            f" {progress.duration(seconds / jobs)} of rounds and"
             f" {jobs * memory / 1000:.1f} GB of memory with"
             f" {progress.count(jobs, 'job')}, and {disk:,.0f} MB on disk, without"
-            " further states of clients."
+            " further states of clients. Starts and tests come on top:"
+            f" {progress.count(len(self.planned), 'trial')} of two rounds took"
+            f" {progress.duration(elapsed)} with them."
         )
         return [*tables.to_markdown(cells), "", *notes, total] if cells else [total]
 

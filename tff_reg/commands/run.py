@@ -37,8 +37,8 @@ def _advice(requested):
     asked = protocol.asked(experiment.RunConfig.of(requested)).resolved()
     report = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
     rows = studies.published("", "map.csv")
-    has_deadline = asked.deadline is not None
-    return evidence.advice(evidence.Condition.of(report, asked), rows, has_deadline)
+    others = asked.deadline is not None or asked.over_select > 1 or asked.attack_share
+    return evidence.advice(evidence.Condition.of(report, asked), rows, bool(others))
 
 
 @command_line.command

@@ -128,8 +128,7 @@ def families(
       than: The method that others are compared with.
 
     Returns:
-      The columns of `differences.COLUMNS`, of which p is not adjusted, and `methods`,
-      the names of a family's methods.
+      The columns of `differences.COLUMNS`, of which p is not adjusted.
     """
     by: dict[str, dict[str, dict[int, float]]] = {}
     for row in values:
@@ -144,7 +143,7 @@ def families(
             if own and all(base.keys() == each.keys() for each in own):
                 middle = {s: statistics.median(each[s] for each in own) for s in base}
                 one = differences.to_baseline({role: middle, than: base}, than)[role]
-                found[setting, role] = {**one, "methods": ", ".join(names)}
+                found[setting, role] = dict(one)
     return found
 
 
@@ -158,11 +157,11 @@ def verdict(row: Mapping[str, Any]) -> str:
 def advice(
     condition: Condition,
     rows: Sequence[Mapping[str, str]],
-    has_deadline: bool = False,
+    is_late_or_attacked: bool = False,
 ) -> list[str]:
     """Returns lines on what a map says of the condition that is nearest.
 
-    `rows` are those of the map, in which no client is late.
+    `rows` are those of the map, in which no client is late or attacks.
     """
     nearest = min(rows, key=lambda row: condition.distance(Condition.read(row)))
     place = nearest["study"], nearest["setting"]
@@ -183,13 +182,15 @@ def advice(
         f"Your clients: {condition.text}.",
         f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
         *["It is far from yours: take what follows as a guess."] * (far >= 1),
-        *["There no client is late: the deadline is not looked at."] * has_deadline,
+        *["There no client is late or attacks: yours are not looked at."]
+        * is_late_or_attacked,
         "",
         *tables.to_markdown(cells),
         "",
         f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
-        " and few rounds, strengths by default; p by Holm over these families.",
+        " and few rounds, strengths by default. p is by Holm over these families, for"
+        " single methods over all of the study.",
         "Compare on your own data, with the flags of this call: bin/compare"
         f" --processes=fedavg,{','.join(few)} --seeds={seeds} --output_dir=runs/mine",
     ]
