@@ -246,10 +246,12 @@ def conditions(name):
     return [
         {
             "setting": setting,
-            "title": titles.get(setting) or title(next(iter(of_seeds.values()))),
+            "title": titles.get(setting) or title(first),
+            "task": first.task,
             **_condition([*of_seeds.values()][:_SPLITS]),
         }
         for setting, of_seeds in by.items()
+        for first in [next(iter(of_seeds.values()))]
     ]
 
 
@@ -299,13 +301,14 @@ def rows_of_map():
             setting, known = condition["setting"], condition["title"]
             if known in rows:
                 continue
-            held = [
-                (float(row["mean"]), row["method"])
-                for row in tested
-                if row["where"] == setting and row["verdict"] == claims.HOLDS
-            ]
-            ahead = ", ".join(method for _, method in sorted(held)[::-1])
-            at = {"study": name, **condition, "ahead": ahead}
+            own = [row for row in tested if row["where"] == setting and row["mean"]]
+            own.sort(key=lambda row: -float(row["mean"]))
+            ahead, behind = (
+                [row["method"] for row in own if row["verdict"] == each]
+                for each in (claims.HOLDS, claims.OPPOSITE)
+            )
+            said = {"ahead": ", ".join(ahead), "behind": ", ".join(behind[::-1])}
+            at = {"study": name, **condition, **said}
             of_roles = {
                 role: {**at, "role": role, **row, "methods": _of_networks(roles[role])}
                 for (place, role), row in found.items()

@@ -19,6 +19,8 @@ from tff_reg.methods import overview
 _COSTS = pathlib.Path(__file__).parent / "figures" / "step-costs.csv"
 _ROUNDING = _COSTS.with_name("rounding.json")
 _ADDED = "digits_added"
+# Lists of fewer methods name those, too, of which nothing is shown.
+_FEW = 20
 _SIGNS = {claims_lib.HOLDS: 1, claims_lib.OPPOSITE: -1}
 # Claims of papers that the studies test: what, from where, and the method, which is
 # compared with FedAvg under each condition.
@@ -26,6 +28,9 @@ _AHEAD = (
     ("MAN is ahead of FedAvg", "MAN, Table 1", "man"),
     ("UniVarFL is ahead of FedAvg", "UniVarFL, Table 1", "univarfl"),
     ("FedUV is ahead of FedAvg", "FedUV", "feduv"),
+    ("FedProx is ahead of FedAvg", "its paper", "fedprox"),
+    ("MOON is ahead of FedAvg", "its paper", "moon"),
+    ("FedSAM is ahead of FedAvg", "its paper", "fedsam"),
     ("FedLC is ahead of FedAvg", "its paper", "fedlc"),
     ("FedRS is ahead of FedAvg", "its paper", "fedrs"),
     ("FedDyn is ahead of FedAvg", "its paper", "feddyn"),
@@ -127,7 +132,10 @@ def choice() -> str:
         )
         found = f"ahead of `fedavg`: {_names(ahead)}" if ahead else "none is ahead"
         found += f"; behind: {_names(behind[::-1])}" if behind else "; none is behind"
+        rest = [name for name in rows if name not in {*ahead, *behind}]
         count = progress.count(len(rows), "method")
+        if rest and len(rows) < _FEW:
+            found += f"; not shown: {_names(rest)}"
         lines.append(f"- **{condition}** ({count}): {found}.")
     return "\n".join(lines)
 

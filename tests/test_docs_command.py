@@ -254,7 +254,8 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     done = commands.call(docs.main, f"--publish={tmp_path / name}")
     assert done.returncode == 0, done.stderr
     assert verdicts.choice() == (
-        "- **2 classes** (3 methods): ahead of `fedavg`: `scaffold`; behind: `moon`."
+        "- **2 classes** (3 methods): ahead of `fedavg`: `scaffold`; behind: `moon`;"
+        " not shown: `feddyn`."
     )
     assert "| FedLC is ahead of FedAvg | its paper | not run |  |" in verdicts.claims()
     said = evidence.study_tables()

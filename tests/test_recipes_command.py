@@ -109,7 +109,7 @@ def test_a_paper_of_ones_own_is_written_listed_and_shown(paper):
     assert "--fedprox_strength=0.1\n" in shown and "--concentration=0.1\n" in shown
     assert "--output_dir=runs/Mine/table1/fedprox-alpha0.1-seed{seed}\n" in shown
     assert commands.refusal(call("--new=Mine.toml")) == (
-        "bin/recipes: --new=Mine.toml: give the path of a new file, NAME.toml."
+        "bin/recipes: --new=Mine.toml: there is such a file already."
     )
 
 

@@ -192,6 +192,21 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
         assert any(not np.array_equal(served[n], mean[n]) for n in served.files)
 
 
+def test_advice_is_of_the_same_data_and_keeps_the_flags_of_the_call():
+    split = ("--partition=dirichlet_balanced", "--concentration=0.3")
+    more = ("--straggler_share=0.5", "--straggler_epochs=1,2", "--process=man")
+    done = commands.call(run.main, "--advise", "--task=digits", *split, *more)
+    assert done.returncode == 0, done.stderr
+    # That of CIFAR-10 is nearer.
+    assert "was measured: Dir(0.3) (half of the clients train a fifth)" in done.stdout
+    *_, command = done.stdout.splitlines()
+    for flag in ("--task=digits", *split, more[0], "--processes=fedavg,fedacg "):
+        assert flag in command
+    assert "--process=man" not in command and "--advise" not in command
+    done = commands.call(run.main, "--advise", "--task=digits", *split)
+    assert "was measured: Dir(0.5) (" in done.stdout
+
+
 @pytest.mark.parametrize(
     "changed, words",
     [

@@ -182,7 +182,9 @@ def test_a_new_study_is_one_to_fill_in(tmp_path):
     done = call(f"--new={path}")
     assert done.returncode == 0 and "fill it in" in done.stdout
     assert studies.read(str(path)).claims[0].quantity == "ema"
-    assert call(f"--new={path}").returncode == 2
+    assert "such a file already" in commands.refusal(call(f"--new={path}"))
+    gone = tmp_path / "gone" / "mine.toml"
+    assert "No such file or directory" in commands.refusal(call(f"--new={gone}"))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,13 @@ def test_a_new_study_is_one_to_fill_in(tmp_path):
         ('["concentration=0.1"]', '["alpha"]', "claim 2: there is no setting alpha"),
         ("seeds = 6", "", "[compare] has no seeds"),
         ("2026-11-29", '"today"', "written is no date"),
+        ("2026-11-29", "2999-01-01", "2999-01-01 is in the future"),
+        ('"Does it help?"', "3", "it: question is 3, and must be a text in quotes"),
+        ('expected = "worse"', 'each = "yes"', "each is 'yes', and must be true or"),
+        ('["man"]', '"man"', "methods is 'man', and must be a list of texts"),
+        ('["man"]', '["man", "man"]', "claim 2 has a method twice"),
+        ('["man"]', '["man", "fedavg"]', "claim 2: fedavg is compared with itself"),
+        ('"fedavg,man,fedprox"', '["fedavg", "man"]', "processes is a text"),
         ("[compare]", "[compare", "at line"),
         ('than = "fedavg"\n[[', 'than = "fedavg"\nquantity = "nix"\n[[', "nix"),
         (

@@ -31,6 +31,12 @@ else:
 EXPECTED = ("better", "worse")
 _TEMPLATE = "new_study"
 _SUFFIX = ".toml"
+# Of a claim's keys that are no texts.
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "each": (bool, "true or false"),
+    "methods": (list, "a list of texts, in brackets"),
+    "where": (list, "a list of texts, in brackets"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +135,21 @@ def _study(name: str, text: str, given: Mapping[str, Any]) -> Study:
     for key in ("processes", "seeds"):
         if key not in flags:
             raise ValueError(f"[compare] has no {key}.")
+    for key, value in flags.items():
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"[compare]: {key} is a text, as on a command line.")
     if not isinstance(given["written"], datetime.date):
         raise ValueError("written is no date; write 2026-11-29, without quotes.")
+    if given["written"] > datetime.date.today():
+        raise ValueError(f"written: {given['written']} is in the future.")
+    _check_kinds("it", {"question": given["question"]})
     claims: list[Claim] = []
     for number, each in enumerate(given["claims"], 1):
         where = f"claim {number}"
         fields = dataclasses.fields(Claim)
         no_default = [f.name for f in fields if f.default is dataclasses.MISSING]
         _check_keys(where, each, no_default, [f.name for f in fields])
+        _check_kinds(where, each)
         lists = {n: tuple(v) for n, v in each.items() if isinstance(v, list)}
         claims.append(claim := Claim(**{**each, **lists}))
         if claim.expected not in EXPECTED:
@@ -145,7 +158,18 @@ def _study(name: str, text: str, given: Mapping[str, Any]) -> Study:
         for method in (*claim.methods, claim.than):
             if known[0] != "all" and method not in known:
                 raise ValueError(f"{where}: {method} is not among the processes.")
+        if claim.than in claim.methods:
+            raise ValueError(f"{where}: {claim.than} is compared with itself.")
+        if len({*claim.methods}) < len(claim.methods):
+            raise ValueError(f"{where} has a method twice.")
     return Study(name, text, given["question"], given["written"], flags, tuple(claims))
+
+
+def _check_kinds(where: str, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        kind, called = _KINDS.get(name, (str, "a text in quotes"))
+        if not isinstance(value, kind):
+            raise ValueError(f"{where}: {name} is {value!r}, and must be {called}.")
 
 
 def _check_keys(

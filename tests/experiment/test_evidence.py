@@ -51,6 +51,7 @@ ROWS = [
         "setting": "",
         "title": name,
         "ahead": ahead,
+        "behind": "fedsam" if ahead else "",
         "role": role,
         "methods": "2",
         "seeds": "11",
@@ -98,11 +99,19 @@ def test_advice_is_that_of_the_nearest_condition(of, name):
     assert "gains" in drift and "not shown" in loss and "−1.0 [−5.0, +20.0]" in loss
     has_some = name == "strong"
     assert ("--processes=fedavg,fedacg,scaffold --seeds=7" in said) == has_some
-    late = evidence.advice(own, ROWS, True)
+    assert ("behind it, the largest loss first: fedsam." in said) == has_some
+    flags = ["--data_dir=my data.npz", "--partition=iid"]
+    *_, command = evidence.advice(own, ROWS, flags)
+    assert (
+        "scaffold '--data_dir=my data.npz' --partition=iid --seeds=7" in command
+    ) == (has_some)
+    late = evidence.advice(own, ROWS, is_late_or_attacked=True)
     (line,) = [each for each in late if each not in said.splitlines()]
     assert "no client is late or attacks" in line
     assert ("of which they do 60%" in said) == (name == "stragglers")
-    assert ("one by one, the largest gain first: no method." in said) != has_some
+    assert (
+        "one by one, the largest gain first: no method; behind it" in said
+    ) != has_some
 
 
 def test_a_loss_is_shown_as_one():

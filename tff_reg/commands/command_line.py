@@ -247,11 +247,17 @@ def write_new(path: str, text: str) -> None:
     """Writes the file to fill in that the flag `--new` asks for.
 
     Raises:
-      SettingError: If there is a file already, or it is not called NAME.toml.
+      SettingError: If there is a file already, it is not called NAME.toml, or it cannot
+        be written.
     """
-    if not path.endswith(".toml") or os.path.exists(path):
+    if os.path.exists(path):
+        raise SettingError("new", path, "there is such a file already.")
+    if not path.endswith(".toml"):
         raise SettingError("new", path, "give the path of a new file, NAME.toml.")
-    files.write_text(path, text)
+    try:
+        files.write_text(path, text)
+    except OSError as error:
+        raise SettingError("new", path, f"{error.strerror}.") from error
 
 
 def in_words(error: Any) -> str:

@@ -12,7 +12,7 @@ from tff_reg.experiment.config import identity
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.report import comparison, evidence, protocol
 from tff_reg.experiment.rounds import description, runs
-from tff_reg.settings import KEY, Setting, tagged
+from tff_reg.settings import KEY, Setting, as_text, tagged
 from tff_reg.tasks import studies
 
 _USAGE = """\
@@ -30,15 +30,28 @@ _ADVISE = Setting(
     "trains nothing: says which families of methods gained on FedAvg where clients"
     " differed most nearly as in this split",
 )
+# Settings of a run that the advised comparison has of its own.
+_NOT_ADVISED = ("process", "seed", "output_dir", "overwrite")
 
 
 def _advice(requested):
     """Returns lines on the measured condition nearest to that of a run's settings."""
-    asked = protocol.asked(experiment.RunConfig.of(requested)).resolved()
-    report = partition_report.of_task(runs.build_task(asked), asked.part(TaskSettings))
+    asked = experiment.RunConfig.of({"process": "fedavg", **requested})
+    config = protocol.asked(asked).resolved()
+    report = partition_report.of_task(
+        runs.build_task(config), config.part(TaskSettings)
+    )
     rows = studies.published("", "map.csv")
-    others = asked.deadline is not None or asked.over_select > 1 or asked.attack_share
-    return evidence.advice(evidence.Condition.of(report, asked), rows, bool(others))
+    if config.task == "digits":  # Other data are like none of the map's.
+        rows = [row for row in rows if row["task"] == config.task]
+    late = config.deadline is not None or config.over_select > 1 or config.attack_share
+    kept = {n: v for n, v in requested.items() if n not in _NOT_ADVISED}
+    return evidence.advice(
+        evidence.Condition.of(report, config),
+        rows,
+        [f"--{name}={as_text(value)}" for name, value in kept.items()],
+        bool(late),
+    )
 
 
 @command_line.command
@@ -53,7 +66,7 @@ def main(argv, stop):
     try:
         requested = command_line.requested(given)
         if given.advise:
-            print(*_advice({"process": "fedavg", **requested}), sep="\n")
+            print(*_advice(requested), sep="\n")
             return
         asked = experiment.RunConfig.of(requested)
         checked = runs.CheckedRun(asked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -157,11 +158,13 @@ def verdict(row: Mapping[str, Any]) -> str:
 def advice(
     condition: Condition,
     rows: Sequence[Mapping[str, str]],
+    flags: Sequence[str] = (),
     is_late_or_attacked: bool = False,
 ) -> list[str]:
     """Returns lines on what a map says of the condition that is nearest.
 
-    `rows` are those of the map, in which no client is late or attacks.
+    `rows` are those of the map, in which no client is late or attacks; `flags` those of
+    a comparison of one's own.
     """
     nearest = min(rows, key=lambda row: condition.distance(Condition.read(row)))
     place = nearest["study"], nearest["setting"]
@@ -187,12 +190,21 @@ def advice(
         "",
         *tables.to_markdown(cells),
         "",
-        f"Ahead of fedavg one by one, the largest gain first: {ahead}.",
+        f"Ahead of fedavg one by one, the largest gain first: {ahead}; behind it, the"
+        f" largest loss first: {nearest['behind'] or 'none'}.",
         f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
         " and few rounds, strengths by default. p is by Holm over these families, for"
         " single methods over all of the study.",
-        "Compare on your own data, with the flags of this call: bin/compare"
-        f" --processes=fedavg,{','.join(few)} --seeds={seeds} --output_dir=runs/mine",
+        "Compare on your own data: "
+        + shlex.join(
+            [
+                "bin/compare",
+                f"--processes=fedavg,{','.join(few)}",
+                *flags,
+                f"--seeds={seeds}",
+                "--output_dir=runs/mine",
+            ]
+        ),
     ]
     return lines if nearest["ahead"] else lines[:-1]
 
