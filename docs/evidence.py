@@ -116,16 +116,18 @@ def publish(where):
     where = pathlib.Path(where)
     try:
         asked, name = (where / "study.toml").read_text("utf-8"), where.resolve().name
-        names = (*FILES, "grid.csv") if name in _BY_DEFAULT else FILES
+        study = studies.read(name)
+        names = (*FILES, "grid.csv") if "grid" in study.flags else FILES
         texts = {file: (where / file).read_text("utf-8") for file in names}
     except OSError as error:
         raise SettingError("publish", str(where), f"{error.strerror}.") from error
-    if asked != studies.read(name).text:
+    if asked != study.text:
         why = f"its study.toml is not tasks/studies/{name}.toml."
         raise SettingError("publish", str(where), why)
     values, tested = (tables.from_csv(texts[name]) for name in FILES)
     there = {(row["setting"], row["method"], int(row["seed"])) for row in values}
-    planned = {(c, row, run.config.seed) for row, c, run in _trials(name)}
+    trials = _trials(name)
+    planned = {(c, row, run.config.seed) for row, c, run in trials}
     if there != planned or not tested:
         why = (
             f"{len(planned - there)} of its {len(planned)} runs, or tests, are missing."
@@ -139,7 +141,7 @@ def publish(where):
         for code in codes
     ]
     texts["commits.csv"] = tables.to_csv(commits)
-    texts["conditions.csv"] = tables.to_csv(conditions(name))
+    texts["conditions.csv"] = tables.to_csv(conditions(name, trials))
     files.make_directory(RESULTS / name, "publish")
     for file, text in texts.items():
         files.write_text(RESULTS / name / file, text)
@@ -237,10 +239,10 @@ def _trials(name):
     return compare.planned(compare.read_flags(chosen)).trials
 
 
-def conditions(name):
+def conditions(name, trials):
     """The rows of conditions.csv: how the clients of a study's settings differ."""
     by = {}
-    for _, setting, run in _trials(name):
+    for _, setting, run in trials:
         by.setdefault(setting, {}).setdefault(run.config.seed, run.config.resolved())
     titles = _TITLES.get(name, {})
     return [
@@ -256,7 +258,7 @@ def conditions(name):
 
 
 def title(config):
-    """Names the setting of a run, such as `Dir(0.1)` or `2 classes (1 epoch)`."""
+    """Returns a heading for a run's data split, such as `2 classes (1 epoch)`."""
     alpha = f"{config.concentration:g}" if config.concentration else ""
     skew = {
         "shards": f"{config.classes_per_client} classes",

@@ -145,7 +145,7 @@ class ResNet(nn.Module):
         return functional.relu(self.stem_norm(self.stem(x)))
 
     def run_blocks(self, x, first: int = 0):
-        """Runs the blocks from number `first` on; the stem is 0, the classifier last.
+        """Runs the network's blocks from index `first` on, where 0 is the stem.
 
         Returns each block's output.
         """

@@ -203,7 +203,7 @@ class Forecast:
         self._folder.cleanup()
 
     def lines(self, elapsed: float, jobs: int = 1) -> list[str]:
-        """Returns a table of what each method's runs take, and their sum.
+        """Returns a table of each method's estimated time, memory and traffic.
 
         `elapsed` are the seconds that the trials took, with their starts and tests.
         """

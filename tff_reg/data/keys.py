@@ -79,7 +79,7 @@ def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
 
 
 def uniform(shape: Any, key: tf.Tensor) -> tf.Tensor:
-    """Draws uniform float64 numbers in [0, 1), the same ones with and without XLA.
+    """Returns uniform float64 samples in [0, 1), identical with and without XLA.
 
     Without XLA they are those of `tf.random.stateless_uniform`, algorithm Philox. XLA
     draws the same integers there, but turns them into other floats.

@@ -111,7 +111,7 @@ def set_arithmetic(deterministic: bool, tf32: bool) -> None:
 
 
 def memory(name: str) -> dict[str, int]:
-    """Returns this process's peak memory on a GPU, in megabytes by name, or {}."""
+    """Returns this process's peak GPU memory in MB as `{name: MB}`; {} without GPU."""
     if not tf.config.list_physical_devices("GPU"):
         return {}
     names = [

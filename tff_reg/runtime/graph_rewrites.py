@@ -391,12 +391,12 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
 
 
 def has_compiled(graph_def) -> bool:
-    """Returns whether there are functions that XLA is asked to compile."""
+    """Returns whether the graph has functions marked for compilation by XLA."""
     return any(map(_is_compiled, graph_def.library.function))
 
 
 def lost_check(graph_def) -> Optional[str]:
-    """Returns the name of a run-time check that XLA would leave out, or None.
+    """Returns the name of an assertion or bounds check that XLA drops, or None.
 
     XLA drops assertions, and takes the nearest row of a variable, such as an embedding,
     for an index that is out of range.

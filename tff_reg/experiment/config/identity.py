@@ -214,7 +214,7 @@ def _source_files(package: Any) -> Iterator[pathlib.Path]:
 
 
 def files_below(root: str, but: Container[str] = _ONLY_LOOKS) -> Iterator[pathlib.Path]:
-    """Yields the Python files below a folder, without some of its subfolders."""
+    """Yields the Python files below a folder, except those in given subfolders."""
     for where, folders, names in os.walk(root, followlinks=True):
         folders.sort()
         if where == root:

@@ -50,7 +50,14 @@ def check(
 
 
 class Test(NamedTuple):
-    """A test that a study has planned: of a method, in the mean of some settings."""
+    """A planned significance test of one method against a claim's baseline.
+
+    Attributes:
+      number: The claim's number, from 1.
+      claim: The `tasks.studies.Claim`.
+      where: The headings of the settings over which the difference is averaged.
+      method: The method.
+    """
 
     number: int
     claim: Any

@@ -359,7 +359,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
 
 
 def _compiles(config: ResolvedConfig) -> Optional[bool]:
-    """Returns the argument `compile_steps` of `build_regularized`."""
+    """Returns whether steps are compiled: True, False, or None for the default."""
     if config.compile_steps != "auto":
         return config.compile_steps == "true"
     return None if devices.are_gpus(devices.parse(config.devices)) else False
