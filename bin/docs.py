@@ -73,9 +73,9 @@ def build(builder, output_dir):
     return code
 
 
-def with_blocks(text):
-    """The text of a page with the tables and verdicts that are written as they are."""
-    for name, block in verdicts.blocks().items():
+def with_blocks(text, blocks):
+    """The text of a page with the tables and verdicts, by their names in the page."""
+    for name, block in blocks.items():
         begins, ends = f"<!-- bin/docs --readme writes {name}. -->", f"<!-- {name} ends"
         before, found, rest = text.partition(begins)
         if found:
@@ -99,8 +99,9 @@ def main(argv, stop):
         return
     if given.readme:
         evidence.write_map()
+        blocks = verdicts.blocks()
         for page in WRITTEN:
-            files.write_text(page, with_blocks(page.read_text("utf-8")))
+            files.write_text(page, with_blocks(page.read_text("utf-8"), blocks))
         return
     if given.links:
         with tempfile.TemporaryDirectory() as report:

@@ -16,8 +16,6 @@ import tarfile
 import tempfile
 import textwrap
 
-import scipy.stats as scipy_stats
-
 from docs import reference
 from tff_reg import curves, files, tables
 from tff_reg.commands import compare
@@ -86,6 +84,13 @@ UNEQUAL = [*_TITLES["digits_unequal_work"].values()]
 _SPLITS = 5
 # Columns of grid.csv that are no settings.
 _OF_GRID = ("runs", tuning.MEAN, tuning.DEVIATION, "not_finite")
+# The studies whose ranks are set beside published ones.
+_OF_RANKS = (
+    "digits_two_classes",
+    "digits_dir01",
+    "digits_dir05",
+    "cifar10_small_lenet",
+)
 # Draws of a bootstrap.
 _DRAWS = 2000
 # Papers' tables of accuracies, and which number of a cell is the last accuracy.
@@ -502,13 +507,25 @@ def _published_cells():
     return found
 
 
-def _tau(ours, columns, names):
-    """The mean over columns of Kendall's tau-b with our values."""
-    own = [ours[name] for name in names]
-    return statistics.fmean(
-        scipy_stats.kendalltau(own, [column[name] for name in names]).statistic
-        for column in columns
-    )
+def _taus(ours, columns, names, counts):
+    """The mean over columns of Kendall's tau-b with our values, by draw.
+
+    `counts` says how often each draw has each name: (draws, names).
+    """
+
+    def signs(values):
+        own = np.array([values[name] for name in names])
+        return np.sign(own[:, None] - own)
+
+    def total(pairs):
+        return (counts @ pairs * counts).sum(axis=1)
+
+    own, others = signs(ours), [signs(column) for column in columns]
+    with np.errstate(invalid="ignore"):  # A draw may have a single name.
+        return np.mean(
+            [total(own * o) / np.sqrt(total(own**2) * total(o**2)) for o in others],
+            axis=0,
+        )
 
 
 def transfer_rows():
@@ -517,7 +534,7 @@ def transfer_rows():
     Drawn anew are the methods; draws without two different methods are left out.
     """
     rows = []
-    for place in ("digits_two_classes", "digits_dir01", "cifar10_small_lenet"):
+    for place in _OF_RANKS:
         values = [v for v in studies.published(place, "values.csv") if v[_QUANTITY]]
         by = {}
         for row in values:
@@ -528,17 +545,18 @@ def transfer_rows():
             names.sort()
             if len(names) < 5:
                 continue
-            random = np.random.default_rng(0)
-            draws = (random.choice(names, len(names)) for _ in range(_DRAWS))
-            taus = [_tau(ours, columns.values(), each) for each in draws]
+            count = len(names)
+            draws = np.random.default_rng(0).choice(count, (_DRAWS, count))
+            counts = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
+            tau, *taus = _taus(ours, columns.values(), names, np.stack(counts))
             low, high = np.nanquantile(taus, [0.025, 0.975])
             rows.append(
                 {
                     "study": place,
                     "table": table,
-                    "methods": len(names),
+                    "methods": count,
                     "columns": len(columns),
-                    "tau": _tau(ours, columns.values(), names),
+                    "tau": tau,
                     "low": low,
                     "high": high,
                 }

@@ -6,7 +6,9 @@ import pathlib
 import re
 import subprocess
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from bin import docs
 from docs import evidence, from_code, reference, verdicts
@@ -149,10 +151,11 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
 
 def test_tables_verdicts_and_lists_are_those_of_their_files(monkeypatch, tmp_path):
     texts = [page.read_text("utf-8") for page in docs.WRITTEN]
+    blocks = verdicts.blocks()
     for text in texts:
-        assert docs.with_blocks(text) == text, "bin/docs --readme writes it"
+        assert docs.with_blocks(text, blocks) == text, "bin/docs --readme writes it"
     there = " ".join(texts)
-    for name in verdicts.blocks():
+    for name in blocks:
         assert there.count(f"<!-- bin/docs --readme writes {name}. -->") == 1
     assert "| Drift corrections | `scaffold`, `feddyn`" in there
     pages = [tmp_path / page.name for page in docs.WRITTEN]
@@ -342,3 +345,15 @@ def test_ranks_that_agree_have_a_tau_of_one(results, tmp_path, monkeypatch):
     assert [same["tau"], same["high"]] == pytest.approx([1, 1])
     assert [both["tau"], both["low"]] == pytest.approx([0, 0])
     assert same["methods"] == 5 and both["columns"] == 2
+
+
+def test_ranks_that_are_drawn_several_times_have_scipys_tau():
+    names = ["fedavg", "scaffold", "moon", "man", "fedsam"]
+    ours = dict(zip(names, (3, 1, 1, 4, 2)))
+    column = dict(zip(names, (2, 1, 5, 5, 3)))
+    draws = np.array([[0, 1, 2, 3, 4], [4, 4, 1, 0, 2], [3, 3, 3, 3, 0]])
+    counts = np.stack([np.bincount(draw, minlength=5) for draw in draws])
+    taus = evidence._taus(ours, [column], names, counts)
+    for tau, draw in zip(taus, draws):
+        own, other = ([by[names[i]] for i in draw] for by in (ours, column))
+        assert tau == pytest.approx(stats.kendalltau(own, other).statistic)
