@@ -236,6 +236,15 @@ def all_tested():
     return found
 
 
+def ahead_and_behind(rows):
+    """The methods shown to be so, the largest difference first; of rows best first."""
+    ahead, behind = (
+        [row["method"] for row in rows if row["verdict"] == each]
+        for each in (claims.HOLDS, claims.OPPOSITE)
+    )
+    return ahead, behind[::-1]
+
+
 def _trials(name):
     """The rows, settings and runs of a study, as if by default where it tunes."""
     asked = {"output_dir": "runs", **studies.read(name).flags}
@@ -310,11 +319,8 @@ def rows_of_map():
                 continue
             own = [row for row in tested if row["where"] == setting and row["mean"]]
             own.sort(key=lambda row: -float(row["mean"]))
-            ahead, behind = (
-                [row["method"] for row in own if row["verdict"] == each]
-                for each in (claims.HOLDS, claims.OPPOSITE)
-            )
-            said = {"ahead": ", ".join(ahead), "behind": ", ".join(behind[::-1])}
+            ahead, behind = map(", ".join, ahead_and_behind(own))
+            said = {"ahead": ahead, "behind": behind}
             at = {"study": name, **condition, **said}
             of_roles = {
                 role: {**at, "role": role, **row, "methods": _of_networks(roles[role])}

@@ -126,12 +126,9 @@ def choice() -> str:
     """The lists of the page on choosing a method, the largest difference first."""
     lines = []
     for condition, rows in evidence.all_tested().items():
-        ahead, behind = (
-            [name for name, row in rows.items() if row["verdict"] == each]
-            for each in _SIGNS
-        )
+        ahead, behind = evidence.ahead_and_behind(rows.values())
         found = f"ahead of `fedavg`: {_names(ahead)}" if ahead else "none is ahead"
-        found += f"; behind: {_names(behind[::-1])}" if behind else "; none is behind"
+        found += f"; behind: {_names(behind)}" if behind else "; none is behind"
         rest = [name for name in rows if name not in {*ahead, *behind}]
         count = progress.count(len(rows), "method")
         if rest and len(rows) < _FEW:
