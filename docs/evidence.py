@@ -16,6 +16,8 @@ import tarfile
 import tempfile
 import textwrap
 
+import scipy.stats as scipy_stats
+
 from docs import reference
 from tff_reg import curves, files, tables
 from tff_reg.commands import compare
@@ -40,6 +42,7 @@ _TOLERANCE = 1e-4
 # Among so many commits that of a study's code is looked for.
 _COMMITS = 300
 FILES = ("values.csv", "claims.csv")
+PROTOCOL = "protocol.txt"
 # The studies of which the map is made; of equal conditions the first one counts.
 _OF_MAP = (
     "digits_two_classes",
@@ -91,9 +94,8 @@ _OF_RANKS = (
     "digits_dir05",
     "cifar10_small_lenet",
 )
-# Draws of a bootstrap.
-_DRAWS = 2000
-# Papers' tables of accuracies, and which number of a cell is the last accuracy.
+# Papers' tables of accuracies, and which number of a cell is the last one they have:
+# FL-Simulator's is of the best round, FedMLB's a moving average.
 _PUBLISHED = {
     "fedalign/table2": 0,
     "fedalign/table4": 0,
@@ -147,6 +149,7 @@ def publish(where):
     ]
     texts["commits.csv"] = tables.to_csv(commits)
     texts["conditions.csv"] = tables.to_csv(conditions(name, trials))
+    texts[PROTOCOL] = protocol(name)
     files.make_directory(RESULTS / name, "publish")
     for file, text in texts.items():
         files.write_text(RESULTS / name / file, text)
@@ -188,10 +191,12 @@ def _of_ledger(methods):
 
 
 def changed(name):
-    """Says what changed since a study was published: its text, or the ledger."""
+    """Says what changed since a study was published: text, settings, or the ledger."""
     text = digests.of_value(studies.read(name).text)
     if any(row["study"] != text for row in studies.published(name, "commits.csv")):
         return " **Made before the study was changed: run it again.**"
+    if (RESULTS / name / PROTOCOL).read_text("utf-8") != protocol(name):
+        return " **Made with other settings than now: run it again.**"
     now, names = ledger(), []
     for row in studies.published(name, "ledger.csv"):
         method = row.pop("name")
@@ -245,12 +250,23 @@ def ahead_and_behind(rows):
     return ahead, behind[::-1]
 
 
-def _trials(name):
-    """The rows, settings and runs of a study, as if by default where it tunes."""
-    asked = {"output_dir": "runs", **studies.read(name).flags}
+def _planned(name, **others):
+    """A study's comparison, as if by default where it tunes."""
+    asked = {"output_dir": "runs", **studies.read(name).flags, **others}
     asked.pop("grid", None)
     chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
-    return compare.planned(compare.read_flags(chosen)).trials
+    return compare.planned(compare.read_flags(chosen))
+
+
+def _trials(name):
+    """The rows, settings and runs of a study."""
+    return _planned(name).trials
+
+
+def protocol(name):
+    """The settings of a study's runs, with those of the task and of the methods."""
+    plan = _planned(name, seeds=1)
+    return "\n".join(plan.sheet.protocol(plan))
 
 
 def conditions(name, trials):
@@ -285,7 +301,8 @@ def title(config):
         parts.append(f"{config.clients_per_round} of {config.num_clients} a round")
     if config.local_epochs != 5:
         parts.append(f"{config.local_epochs:g} epoch{'s' * (config.local_epochs != 1)}")
-    return f"{skew} ({', '.join(parts)})" if parts else skew
+    found = f"{skew} ({', '.join(parts)})" if parts else skew
+    return found if config.task == "digits" else f"{config.task}: {found}"
 
 
 def _condition(configs):
@@ -400,11 +417,13 @@ def draw_map(rows, path):
 
 def _mean(values, method, setting, quantity):
     known = [
-        float(row[quantity])
+        row[quantity]
         for row in values
-        if (row["method"], row["setting"]) == (method, setting) and row[quantity]
+        if (row["method"], row["setting"]) == (method, setting)
     ]
-    return f"{100 * statistics.fmean(known):.1f}" if known else "-"
+    if not known or "" in known:  # A run diverged.
+        return "-"
+    return f"{100 * statistics.fmean(map(float, known)):.1f}"
 
 
 def study_tables():
@@ -499,14 +518,15 @@ def _titles(name):
 
 
 def _published_cells():
-    """Published accuracies by table, column and process."""
+    """Published accuracies by table, column (of a part of it) and process."""
     found = {}
     for recipe in recipes.recipes():
         table = recipe.name.rpartition("/")[0]
         numbers = re.findall(r"\d+\.\d+", recipe.published)
         if table in _PUBLISHED and numbers and recipe.column != "Time / round":
             process = recipe.settings["process"]
-            column = found.setdefault(table, {}).setdefault(recipe.column, {})
+            place = recipe.table.key, recipe.column
+            column = found.setdefault(table, {}).setdefault(place, {})
             # A process that a table has several times counts with its best row.
             value = float(numbers[min(_PUBLISHED[table], len(numbers) - 1)])
             column[process] = max(value, column.get(process, value))
@@ -535,9 +555,9 @@ def _taus(ours, columns, names, counts):
 
 
 def transfer_rows():
-    """Kendall's tau of ranks here and published, with intervals of a bootstrap.
+    """Kendall's tau of ranks here and published, with intervals of the exact bootstrap.
 
-    Drawn anew are the methods; draws without two different methods are left out.
+    Drawn anew are the methods, in all ways; those without an order are left out.
     """
     rows = []
     for place in _OF_RANKS:
@@ -552,10 +572,18 @@ def transfer_rows():
             if len(names) < 5:
                 continue
             count = len(names)
-            draws = np.random.default_rng(0).choice(count, (_DRAWS, count))
-            counts = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
-            tau, *taus = _taus(ours, columns.values(), names, np.stack(counts))
-            low, high = np.nanquantile(taus, [0.025, 0.975])
+            drawn = itertools.combinations_with_replacement(range(count), count)
+            counts = np.stack([np.bincount(each, minlength=count) for each in drawn])
+            chances = scipy_stats.multinomial(count, np.full(count, 1 / count))
+            taus = _taus(ours, columns.values(), names, counts)
+            (tau,) = taus[(counts == 1).all(axis=1)]
+            known = np.isfinite(taus)
+            low, high = np.quantile(
+                taus[known],
+                [0.025, 0.975],
+                weights=chances.pmf(counts)[known],
+                method="inverted_cdf",
+            )
             rows.append(
                 {
                     "study": place,

@@ -27,12 +27,11 @@ LARGEST_PIXEL = 16
 NUM_TEST = 360
 _SPLIT_SEED = 1797
 
-# Every setting of FedAlign's paper suits the task, so there are no overrides: 16
-# clients hold about 90 images each, two batches per epoch. Only the network differs,
-# ResNet-8 instead of ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s
-# with ResNet-56 and 4 to 13 s with ResNet-8. `cnn` cannot run at a fraction of its
-# width, which FedAlign needs. BatchNorm is the norm of the FedAlign paper; after 25
-# rounds of FedAlign it gave 97.5 to 98.1 % (three runs), GroupNorm 96.4 % (one run).
+# ResNet-8 instead of the ResNet-56 of FedAlign's paper: on a busy 2-core machine a
+# round of FedAlign took 71 s with ResNet-56 and 4 to 13 s with ResNet-8. `cnn` cannot
+# run at a fraction of its width, which FedAlign needs. BatchNorm is the norm of the
+# paper; after 25 rounds of FedAlign it gave 97.5 to 98.1 % (three runs), GroupNorm
+# 96.4 % (one run).
 DEFAULTS = TaskDefaults(
     name="digits",
     summary="1,797 handwritten digits of 8x8 pixels that ship with scikit-learn",

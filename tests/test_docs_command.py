@@ -277,6 +277,10 @@ def test_lists_tables_and_map_are_those_of_the_published_studies(
     monkeypatch.setattr(studies, "read", {name: other}.get)
     assert "before the study was changed: run it again" in evidence.study_tables()
     monkeypatch.setattr(studies, "read", read)
+    protocol = evidence.protocol
+    monkeypatch.setattr(evidence, "protocol", lambda name: protocol(name) + "lr=1")
+    assert "Made with other settings than now: run" in evidence.study_tables()
+    monkeypatch.setattr(evidence, "protocol", protocol)
     now = evidence.ledger()
     now["moon"]["training_loss_1"] = "9"
     monkeypatch.setattr(evidence, "ledger", lambda: now)
@@ -345,6 +349,25 @@ def test_ranks_that_agree_have_a_tau_of_one(results, tmp_path, monkeypatch):
     assert [same["tau"], same["high"]] == pytest.approx([1, 1])
     assert [both["tau"], both["low"]] == pytest.approx([0, 0])
     assert same["methods"] == 5 and both["columns"] == 2
+
+
+def test_parts_of_a_published_table_are_columns_of_their_own():
+    columns = evidence._published_cells()["fedmlb/table1"]
+    assert {key: column["fedavg"] for key, column in columns.items()} == {
+        ("1", "CIFAR-100"): 47.83,
+        ("1", "Tiny-ImageNet"): 35.42,
+        ("1 (500 clients)", "CIFAR-100"): 37.48,
+        ("1 (500 clients)", "Tiny-ImageNet"): 29.48,
+    }
+
+
+def test_a_method_of_which_a_run_diverged_has_no_mean():
+    rows = [
+        {"setting": "", "method": method, "last_five": value}
+        for method, value in (("a", "0.5"), ("a", ""), ("b", "0.25"), ("b", "0.5"))
+    ]
+    means = [evidence._mean(rows, name, "", "last_five") for name in ("a", "b", "c")]
+    assert means == ["-", "37.5", "-"]
 
 
 def test_ranks_that_are_drawn_several_times_have_scipys_tau():

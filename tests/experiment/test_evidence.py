@@ -50,6 +50,7 @@ ROWS = [
         "study": name,
         "setting": "",
         "title": name,
+        "task": "digits",
         "ahead": ahead,
         "behind": "fedsam" if ahead else "",
         "role": role,
@@ -88,7 +89,7 @@ ROWS = [
 def test_advice_is_that_of_the_nearest_condition(of, name):
     own = evidence.Condition(**condition(**of))
     said = "\n".join(evidence.advice(own, ROWS))
-    assert f"The nearest condition that was measured: {name} (" in said
+    assert f"The nearest condition that was measured: {name} (task " in said
     assert ("It is far from yours" in said) == (of.get("participation") == 1.0)
     server, drift, loss = (
         next(line for line in said.splitlines() if line.startswith(f"| {role}"))

@@ -183,7 +183,8 @@ def advice(
     seeds = math.ceil(1 + math.log2(len(few) / claims.LEVEL))
     lines = [
         f"Your clients: {condition.text}.",
-        f"The nearest condition that was measured: {nearest['title']} ({there.text}).",
+        f"The nearest condition that was measured: {nearest['title']} (task"
+        f" {nearest['task']}, {there.text}).",
         *["It is far from yours: take what follows as a guess."] * (far >= 1),
         *["There no client is late or attacks: yours are not looked at."]
         * is_late_or_attacked,
