@@ -66,8 +66,8 @@ _TITLES = {
         "projector=feduv": "2 classes (UniVarFL's network)",
     },
     "digits_unequal_work": {
-        "dropout=0.0": "Dir(0.3) (half of the clients train a fifth)",
-        "dropout=0.3": "Dir(0.3) (likewise, and 30 % drop out)",
+        "dropout=0.0": "Dir(0.3) (half train a fifth)",
+        "dropout=0.3": "Dir(0.3) (half train a fifth, 30 % drop out)",
     },
     "digits_residual": {"": "2 classes (ResNet-8)"},
     "cifar10_lenet": {"": "CIFAR-10 (LeNet-5)"},
@@ -408,8 +408,8 @@ def draw_map(rows, path):
         0.2,
         0.03,
         "Median of a family's methods (in brackets) minus FedAvg, mean of the last five"
-        " rounds, paired by seed.\nColoured: shown (exact sign flips, Holm over the"
-        " families of a column, 0.05). Empty: not run.",
+        " rounds, paired by seed.\nBold and coloured: shown (exact sign flips, Holm"
+        " over the families of a column, 0.05). Empty: not run.",
         fontsize=9,
     )
     files.write_bytes(path, curves.as_png(figure))

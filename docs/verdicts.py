@@ -104,7 +104,7 @@ def claims() -> str:
         what = f"{title} takes {published} times as long as FedAvg"
         found = f"{cost} times here, a step on a CPU"
         rows.append([what, "FedAlign, Table 5", found, ["bin/bench methods"]])
-    heads = ["claim", "from", "what was found", "by `bin/study`, or"]
+    heads = ["claim", "from", "what was found here", "by `bin/study`, or"]
     return reference.table(
         heads,
         [

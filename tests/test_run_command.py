@@ -198,7 +198,7 @@ def test_advice_is_of_the_same_data_and_keeps_the_flags_of_the_call():
     done = commands.call(run.main, "--advise", "--task=digits", *split, *more)
     assert done.returncode == 0, done.stderr
     # That of CIFAR-10 is nearer.
-    assert "was measured: Dir(0.3) (half of the clients train a fifth)" in done.stdout
+    assert "was measured: Dir(0.3) (half train a fifth)" in done.stdout
     *_, command = done.stdout.splitlines()
     for flag in ("--task=digits", *split, more[0], "--processes=fedavg,fedacg "):
         assert flag in command

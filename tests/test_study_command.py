@@ -97,6 +97,7 @@ def test_claims_are_tested_over_seeds_and_all_of_a_study_by_holm(written):
     } == {(*key, seed): x for key, xs in FINALS.items() for seed, x in enumerate(xs)}
     said = (where / "study.md").read_text()
     assert "## 1. Both are better." in said and "**not shown: 2.**" in said
+    assert "no claim can be shown at 0.05; it takes 7 seeds. A claim holds" in said
     assert said in done.stdout and (where / "study.toml").read_text() == TEXT
     # The study may not be another afterwards.
     path.write_text(TEXT.replace("worse", "better"))
@@ -146,8 +147,18 @@ def test_a_study_is_older_than_its_runs(written):
     path, where = written
     (where / "study.toml").unlink()
     said = commands.refusal(call(path, f"--output_dir={where}"))
-    assert "it has runs that are older than the study; give another" in said
+    assert "it has files that are older than the study; give another" in said
     assert not (where / "study.toml").exists()
+
+
+def test_a_study_without_runs_may_be_changed_and_listing_writes_it_down(tmp_path):
+    path, where = tmp_path / "own.toml", tmp_path / "made"
+    for text in (TEXT.replace("worse", "better"), TEXT):
+        path.write_text(text)
+        done = call(path, f"--output_dir={where}", "--list_commands")
+        assert done.returncode == 0 and done.stdout.count(" run ") == 36
+        assert (where / "study.toml").read_text() == text
+        assert [*where.iterdir()] == [where / "study.toml"]
 
 
 def test_a_claim_holds_or_its_opposite_does(written, monkeypatch):
@@ -174,7 +185,6 @@ def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
         # The final runs of a grid follow from the tuning.
         count = int(found.flags["seeds"]) * (1 if "grid" in found.flags else len(names))
         assert done.stdout.count(" run ") % count == 0
-        assert not (tmp_path / name).exists() or not [*(tmp_path / name).iterdir()]
 
 
 def test_a_new_study_is_one_to_fill_in(tmp_path):
@@ -197,6 +207,8 @@ def test_a_new_study_is_one_to_fill_in(tmp_path):
         ('["concentration=0.1"]', '["alpha"]', "claim 2: there is no setting alpha"),
         ("seeds = 6", "", "[compare] has no seeds"),
         ("2026-11-29", '"today"', "written is no date"),
+        ("2026-11-29", "2026-11-29T10:00:00", "written is no date"),
+        ("fedavg,man", "fedavk,man", "(did you mean fedavg"),
         ("2026-11-29", "2999-01-01", "2999-01-01 is in the future"),
         ('"Does it help?"', "3", "it: question is 3, and must be a text in quotes"),
         ('expected = "worse"', 'each = "yes"', "each is 'yes', and must be true or"),
@@ -221,6 +233,13 @@ def test_mistakes_in_a_study_are_told_before_anything_runs(tmp_path, old, new, w
     said = commands.refusal(done)
     assert said.startswith("bin/study: ") and words in said
     assert not (tmp_path / "made").exists()
+
+
+def test_claims_are_written_in_two_pairs_of_brackets(tmp_path):
+    path = tmp_path / "own.toml"
+    before, one, _ = TEXT.split("[[claims]]")
+    path.write_text(f"{before}[claims]{one}")
+    assert "claims: write [[claims]], in two pairs" in commands.refusal(call(path))
 
 
 def test_a_study_that_does_not_exist_is_refused():

@@ -69,7 +69,8 @@ class _Sheet(comparing.Tables):
         rows = claims.tested(self.tests, self.tables)
         values = claims.values(self.tables, self.layout.columns)
         codes = sorted({row["code"] for row in values} - {""})
-        made_by = f"Made by the code {', '.join(codes)}."
+        few = claims.too_few(self.tests, len({row["seed"] for row in values}))
+        made_by = f"Made by the code {', '.join(codes)}. {few}".rstrip()
         contents = (
             self.asked.text,
             tables.to_csv(values),
@@ -93,17 +94,16 @@ def _state(name):
     return "published" if studies.published(name, "values.csv") else "not run  "
 
 
-def _keep(asked, where, runs):
-    """Keeps the study's text, which is written before its first run."""
-    path = pathlib.Path(where) / _FILES[0]
-    if path.exists() and path.read_text("utf-8") != asked.text:
+def _check_free(asked, path):
+    """Checks a study's directory, where `path` is written before the first run."""
+    folder, kept = path.parent, path.exists()
+    there = [*folder.iterdir()] if folder.is_dir() else []
+    if there in ([], [path]) or (kept and path.read_text("utf-8") == asked.text):
+        return
+    why = "it has files that are older than the study; give another."
+    if kept:
         why = f"its runs are of {path}, and the study was changed since; give another."
-        raise SettingError("output_dir", where, why)
-    if not path.exists() and any(run.is_finished for run in runs):
-        why = "it has runs that are older than the study; give another."
-        raise SettingError("output_dir", where, why)
-    files.make_directory(path.parent, "output_dir")
-    files.write_text(path, asked.text)
+    raise SettingError("output_dir", str(folder), why)
 
 
 @command_line.command
@@ -123,27 +123,31 @@ def main(argv, stop):
         if len(names) > 1:
             raise SettingError("study", " ".join(names), "give one.")
         asked = studies.read(names[0])
-        where = own.output_dir or os.path.join("runs", "studies", asked.name)
+        usual = os.path.join("runs", "studies", asked.name)
+        where = own.output_dir or asked.flags.get("output_dir", usual)
+        kept = pathlib.Path(where, _FILES[0])
+        _check_free(asked, kept)
         chosen = {n: own[n].value for n in _OF_COMPARISON if own[n].value is not None}
         chosen |= {**asked.flags, "output_dir": where}
         given = compare.read_flags([f"--{n}={as_text(v)}" for n, v in chosen.items()])
         study = compare.planned(given)
         sheet = study.sheet
-        claims.check(asked.claims, [*sheet.folders], [run.config for run in study.runs])
         columns = sheet.layout.columns or ("score", "ema")
         columns = (*(claim.quantity for claim in asked.claims), *columns)
         layout = dataclasses.replace(sheet.layout, columns=columns)
         rows = [*dict.fromkeys(row for row, _, _ in study.trials)]
+        configs = [run.config for run in study.runs]
+        claims.check(asked.claims, rows, [*sheet.folders], configs)
         tests = claims.planned(asked.claims, rows, [*sheet.folders])
         of_study = {"asked": asked, "tests": tests}
         study.sheet = _Sheet(layout, sheet.folders, sheet.tuner, **of_study)
         done = several.begin(given, stop, study.runs, where, "output_dir")
-        if not (given.dry_run or given.list_commands):
-            _keep(asked, where, study.runs)
+        if not given.dry_run:
+            files.make_directory(kept.parent, "output_dir")
+            files.write_text(kept, asked.text)
     except ValueError as error:
         fail(error)
-    seeds = {run.config.seed for run in study.runs}
-    if said := claims.too_few(tests, len(seeds)):
+    if said := claims.too_few(tests, len({config.seed for config in configs})):
         print(f"{_COMMAND}: {said}", file=sys.stderr)
     if given.dry_run:
         compare.try_runs(study, done, several.value_of(given, jobs.JOBS))

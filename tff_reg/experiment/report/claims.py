@@ -16,6 +16,7 @@ from tff_reg import tables as tables_lib
 from tff_reg.experiment.config import identity
 from tff_reg.experiment.report import differences, quantities
 from tff_reg.experiment.report.table import Table
+from tff_reg.experiment.rounds import progress
 from tff_reg.methods import catalogue
 from tff_reg.settings import near_names
 
@@ -26,16 +27,24 @@ _NOT_MEASURED = "not measured"
 
 
 def check(
-    claims: Sequence[Any], headings: Sequence[str], configs: Sequence[Any]
+    claims: Sequence[Any],
+    rows: Sequence[str],
+    headings: Sequence[str],
+    configs: Sequence[Any],
 ) -> None:
-    """Checks the claims of a study, of the settings' headings and the runs' configs.
+    """Checks the claims of a study, of its methods, settings and runs.
 
     Raises:
-      ValueError: If a claim names a setting that the study lacks, or a quantity that
-        does not exist, that the runs will not have, or of which neither more nor less
-        is better.
+      ValueError: If a claim names a method or a setting that the study lacks, or a
+        quantity that does not exist, that the runs will not have, or of which neither
+        more nor less is better.
     """
     for number, claim in enumerate(claims, 1):
+        for method in (*claim.methods, claim.than):
+            if method not in rows:
+                raise ValueError(
+                    f"claim {number}: {method} is not among the processes."
+                )
         for heading in claim.where:
             if heading not in headings:
                 near = near_names(heading, headings)
@@ -89,8 +98,9 @@ def too_few(tests: Sequence[Test], num_seeds: int) -> str:
         return ""
     enough = math.ceil(1 + math.log2(len(tests) / LEVEL))
     return (
-        f"Over {num_seeds} seeds the least p of {len(tests)} tests, adjusted by Holm,"
-        f" is {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
+        f"Over {progress.count(num_seeds, 'seed')} the least p of"
+        f" {progress.count(len(tests), 'test')}, adjusted by Holm, is"
+        f" {min(1.0, least):.2g}: no claim can be shown at {LEVEL:g}; it takes"
         f" {enough} seeds."
     )
 
@@ -196,8 +206,8 @@ def page(
         "",
         f"Study `{study.name}`, written down on {study.written}, before its runs."
         f" {made_by} A claim holds if the exact sign-flip test over seeds, adjusted by"
-        f" Holm over {len(rows)} tests, has p of at most {LEVEL:g} and the expected"
-        " sign.",
+        f" Holm over {progress.count(len(rows), 'test')}, has p of at most {LEVEL:g}"
+        " and the expected sign.",
     ]
     for number, claim in enumerate(study.claims, 1):
         own = [row for row in rows if row["claim"] == number]

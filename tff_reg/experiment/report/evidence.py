@@ -18,6 +18,7 @@ from typing import Any
 from tff_reg import tables
 from tff_reg.data import sampling
 from tff_reg.experiment.report import claims, differences
+from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import np
 
 GAINS, LOSES, OPEN = "gains", "loses", "not shown"
@@ -95,7 +96,7 @@ class Condition:
         return (
             f"label distance {self.label_distance:.2f}, sizes vary by"
             f" {self.size_variation:.2f}, {self.participation:.0%} of the clients a"
-            f" round, {self.local_epochs:g} local epochs"
+            f" round, {progress.count(f'{self.local_epochs:g}', 'local epoch')}"
             + f" of which they do {self.work:.0%}"
             * (self.work < 1)
         )
@@ -193,9 +194,10 @@ def advice(
         "",
         f"Ahead of fedavg one by one, the largest gain first: {ahead}; behind it, the"
         f" largest loss first: {nearest['behind'] or 'none'}.",
-        f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, a small network"
-        " and few rounds, strengths by default. p is by Holm over these families, for"
-        " single methods over all of the study.",
+        f"From bin/study {nearest['study']}: {nearest['seeds']} seeds, few rounds, a"
+        " small network with norm and augmentation of its own (other ones have other"
+        " gaps), strengths by default. p is by Holm over these families, for single"
+        " methods over all of the study.",
         "Compare on your own data: "
         + shlex.join(
             [
