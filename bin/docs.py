@@ -74,7 +74,7 @@ def build(builder, output_dir):
 
 
 def with_blocks(text, blocks):
-    """The text of a page with the tables and verdicts, by their names in the page."""
+    """Returns a page with each marked part replaced by the block of that name."""
     for name, block in blocks.items():
         begins, ends = f"<!-- bin/docs --readme writes {name}. -->", f"<!-- {name} ends"
         before, found, rest = text.partition(begins)

@@ -191,7 +191,7 @@ def _of_ledger(methods):
 
 
 def changed(name):
-    """Says what changed since a study was published: text, settings, or the ledger."""
+    """Returns a warning if a study's file, settings or losses changed since; or ""."""
     text = digests.of_value(studies.read(name).text)
     if any(row["study"] != text for row in studies.published(name, "commits.csv")):
         return " **Made before the study was changed: run it again.**"
@@ -242,7 +242,10 @@ def all_tested():
 
 
 def ahead_and_behind(rows):
-    """The methods shown to be so, the largest difference first; of rows best first."""
+    """Returns methods shown ahead and those shown behind, largest difference first.
+
+    `rows` are tests of one study, the best method first.
+    """
     ahead, behind = (
         [row["method"] for row in rows if row["verdict"] == each]
         for each in (claims.HOLDS, claims.OPPOSITE)
@@ -251,7 +254,7 @@ def ahead_and_behind(rows):
 
 
 def _planned(name, **others):
-    """A study's comparison, as if by default where it tunes."""
+    """Returns a study's planned comparison, with default strengths where it tunes."""
     asked = {"output_dir": "runs", **studies.read(name).flags, **others}
     asked.pop("grid", None)
     chosen = [f"--{n}={as_text(v)}" for n, v in asked.items()]
@@ -264,7 +267,7 @@ def _trials(name):
 
 
 def protocol(name):
-    """The settings of a study's runs, with those of the task and of the methods."""
+    """Returns all settings of a study's runs, defaults of task and methods as well."""
     plan = _planned(name, seeds=1)
     return "\n".join(plan.sheet.protocol(plan))
 
@@ -518,7 +521,7 @@ def _titles(name):
 
 
 def _published_cells():
-    """Published accuracies by table, column (of a part of it) and process."""
+    """Returns published accuracies by table, by (table part, column), and by process."""
     found = {}
     for recipe in recipes.recipes():
         table = recipe.name.rpartition("/")[0]
@@ -534,9 +537,9 @@ def _published_cells():
 
 
 def _taus(ours, columns, names, counts):
-    """The mean over columns of Kendall's tau-b with our values, by draw.
+    """Returns Kendall's tau-b with our values, averaged over columns, by resample.
 
-    `counts` says how often each draw has each name: (draws, names).
+    `counts` has how often each method is in each resample: (resamples, methods).
     """
 
     def signs(values):
@@ -547,7 +550,7 @@ def _taus(ours, columns, names, counts):
         return (counts @ pairs * counts).sum(axis=1)
 
     own, others = signs(ours), [signs(column) for column in columns]
-    with np.errstate(invalid="ignore"):  # A draw may have a single name.
+    with np.errstate(invalid="ignore"):  # A resample may have only one method.
         return np.mean(
             [total(own * o) / np.sqrt(total(own**2) * total(o**2)) for o in others],
             axis=0,
@@ -555,17 +558,21 @@ def _taus(ours, columns, names, counts):
 
 
 def transfer_rows():
-    """Kendall's tau of ranks here and published, with intervals of the exact bootstrap.
+    """Returns Kendall's tau between our ranking of methods and each published one.
 
-    Drawn anew are the methods, in all ways; those without an order are left out.
+    The 95 % interval is the exact bootstrap over methods: all resamples, weighted by
+    their probability, but for those in which tau is undefined.
     """
     rows = []
     for place in _OF_RANKS:
-        values = [v for v in studies.published(place, "values.csv") if v[_QUANTITY]]
         by = {}
-        for row in values:
-            by.setdefault(row["method"], []).append(float(row[_QUANTITY]))
-        ours = {name: statistics.fmean(each) for name, each in by.items()}
+        for row in studies.published(place, "values.csv"):
+            by.setdefault(row["method"], []).append(row[_QUANTITY])
+        ours = {
+            name: statistics.fmean(map(float, each))
+            for name, each in by.items()
+            if "" not in each  # No run diverged.
+        }
         for table, columns in _published_cells().items():
             names = [*ours.keys() & set.intersection(*map(set, columns.values()))]
             names.sort()

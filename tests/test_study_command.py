@@ -185,6 +185,8 @@ def test_the_studies_of_the_package_can_be_carried_out(tmp_path):
         # The final runs of a grid follow from the tuning.
         count = int(found.flags["seeds"]) * (1 if "grid" in found.flags else len(names))
         assert done.stdout.count(" run ") % count == 0
+        written = tmp_path / name / "study.toml"
+        assert [*written.parent.iterdir()] == [written]
 
 
 def test_a_new_study_is_one_to_fill_in(tmp_path):

@@ -95,7 +95,7 @@ def _state(name):
 
 
 def _check_free(asked, path):
-    """Checks a study's directory, where `path` is written before the first run."""
+    """Refuses a directory with other files, or another study than that at `path`."""
     folder, kept = path.parent, path.exists()
     there = [*folder.iterdir()] if folder.is_dir() else []
     if there in ([], [path]) or (kept and path.read_text("utf-8") == asked.text):

@@ -32,7 +32,7 @@ def check(
     headings: Sequence[str],
     configs: Sequence[Any],
 ) -> None:
-    """Checks the claims of a study, of its methods, settings and runs.
+    """Checks a study's claims against its methods, settings and runs.
 
     Raises:
       ValueError: If a claim names a method or a setting that the study lacks, or a
