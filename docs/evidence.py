@@ -521,7 +521,7 @@ def _titles(name):
 
 
 def _published_cells():
-    """Returns published accuracies by table, by (table part, column), and by process."""
+    """Returns published accuracies by table, (table part, column) and process."""
     found = {}
     for recipe in recipes.recipes():
         table = recipe.name.rpartition("/")[0]
